@@ -1,0 +1,19 @@
+#pragma once
+
+#include "bits.hpp"
+#include "types.hpp"
+
+namespace portile::numeric {
+
+// fp32 -> bf16, round to nearest, ties to even. Magnitudes that round past the largest finite value become
+// Inf; -0 and subnormals are kept. Every NaN becomes 0x7FC0 (sign and payload dropped).
+constexpr bf16 to_bf16(float x) {
+  if (is_nan(x)) return {0x7FC0};
+  const std::uint32_t u = float_bits(x);
+  return {static_cast<std::uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
+}
+
+// Exact; NaN payloads are kept.
+constexpr float to_float(bf16 x) { return bits_float(std::uint32_t{x.bits} << 16); }
+
+}  // namespace portile::numeric

@@ -1,0 +1,6 @@
+#pragma once
+
+#define PORTILE_VERSION_MAJOR 0
+#define PORTILE_VERSION_MINOR 1
+#define PORTILE_VERSION_PATCH 0
+#define PORTILE_VERSION "0.1.0"
