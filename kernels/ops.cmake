@@ -1,5 +1,7 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
 # and <op>_reference.hpp (Kokkos).
 set(PORTILE_OPS
+  quant.per_block_cast
   quant.per_token_cast
+  quant.swiglu_forward_and_per_token_cast
 )
