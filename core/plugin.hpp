@@ -56,7 +56,7 @@ constexpr portile_implementation make_implementation(const char* name, device_ki
   };
   if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) {
     e.workspace = [](const portile_device_info* d, const void* p, std::uint64_t* bytes) -> std::int32_t {
-      char text[8];
+      char text[256];
       return guarded(text, sizeof text, [&] { *bytes = I::workspace(*d, *static_cast<const P*>(p)); });
     };
   }
