@@ -467,6 +467,7 @@ plan::plan(queue& q, const op_info& op, const void* problem, const run_options& 
 
 std::string_view plan::implementation() const { return state_->choice.entry->name; }
 std::string_view plan::backend() const { return state_->choice.backend->name; }
+bool plan::host_fallback() const { return state_->fallback; }
 std::size_t plan::workspace_bytes() const { return state_->workspace_bytes; }
 
 void plan::run_erased(const op_info& op, const void* problem) {

@@ -69,6 +69,8 @@ class PORTILE_API plan {
   std::string_view implementation() const;
   std::string_view backend() const;
   std::size_t workspace_bytes() const;
+  /// Whether runs copy to the host reference (queue property host_fallback).
+  bool host_fallback() const;
 
   /// The problem must equal the planned one in everything but pointers; else invalid_argument.
   template <class P>
@@ -76,9 +78,9 @@ class PORTILE_API plan {
     run_erased(operation_of<P>(), &problem);
   }
   void run(const any_problem& problem) { run_erased(problem.op(), problem.get()); }
+  void run_erased(const op_info& op, const void* problem);
 
  private:
-  void run_erased(const op_info& op, const void* problem);
   queue queue_;
   std::shared_ptr<detail::plan_state> state_;
 };
