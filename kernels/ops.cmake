@@ -1,5 +1,17 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
 # and <op>_reference.hpp (Kokkos).
 set(PORTILE_OPS
+  quant.per_block_cast
+  engram.fused_weight
+  engram.gate
+  engram.gather
+  engram.hash
+  mhc.expand
+  mhc.post
+  mhc.pre_apply_mix
+  mhc.pre_norm_fn
+  mhc.pre_split_mixes
+  mhc.sinkhorn
   quant.per_token_cast
+  quant.swiglu_forward_and_per_token_cast
 )
