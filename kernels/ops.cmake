@@ -1,6 +1,7 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
 # and <op>_reference.hpp (Kokkos).
 set(PORTILE_OPS
+  quant.per_block_cast
   engram.fused_weight
   engram.gate
   engram.gather
@@ -11,5 +12,8 @@ set(PORTILE_OPS
   mhc.pre_norm_fn
   mhc.pre_split_mixes
   mhc.sinkhorn
+  gemm.nt
+  gemm.grouped_nt
   quant.per_token_cast
+  quant.swiglu_forward_and_per_token_cast
 )
