@@ -54,6 +54,13 @@ macro(portile_dependency package version url)  # a macro, so that the package's 
   endif()
 endmacro()
 
+# Header-only parts of the command and its tests: text formatting, JSON, the command line.
+if(PORTILE_TOOLS)
+  portile_dependency(fmt "" https://github.com/fmtlib/fmt/releases/download/11.2.0/fmt-11.2.0.zip)
+  portile_dependency(nlohmann_json "" https://github.com/nlohmann/json/releases/download/v3.12.0/json.tar.xz)
+  portile_dependency(CLI11 "" https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.5.0.tar.gz)
+endif()
+
 # A backend plug-in: a module with one exported symbol, named so that the loader finds it.
 function(portile_add_backend name)
   add_library(portile_backend_${name} MODULE ${ARGN})
