@@ -44,10 +44,13 @@ namespace detail {
 template <class P, class I>
 struct entry_functions {
   static std::int32_t supports(const portile_device_info* d, const void* p, char* text, std::size_t size) {
-    verdict v = refuse("internal: supports failed");
-    (void)guarded(text, size, [&] { v = I::supports(*d, *static_cast<const P*>(p)); });
-    if (!v.yes) std::snprintf(text, size, "%s", v.reason.c_str());
-    return v.yes;
+    bool yes = false;
+    (void)guarded(text, size, [&] {
+      const verdict v = I::supports(*d, *static_cast<const P*>(p));
+      if (!v.yes) std::snprintf(text, size, "%s", v.reason.c_str());
+      yes = v.yes;
+    });
+    return yes;
   }
   static std::int32_t workspace(const portile_device_info* d, const void* p, std::uint64_t* bytes) {
     char text[256];
@@ -72,30 +75,9 @@ constexpr portile_implementation make_implementation(const char* name, device_ki
   e.device_kind = static_cast<std::int32_t>(kind);
   e.archs = archs;
   e.problem_size = sizeof(P);
-<<<<<<< HEAD
   e.supports = &functions::supports;
   if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) e.workspace = &functions::workspace;
   e.launch = &functions::launch;
-=======
-  e.supports = [](const portile_device_info* d, const void* p, char* text, std::size_t size) -> std::int32_t {
-    bool yes = false;
-    (void)guarded(text, size, [&] {
-      const verdict v = I::supports(*d, *static_cast<const P*>(p));
-      if (!v.yes) std::snprintf(text, size, "%s", v.reason.c_str());
-      yes = v.yes;
-    });
-    return yes;
-  };
-  if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) {
-    e.workspace = [](const portile_device_info* d, const void* p, std::uint64_t* bytes) -> std::int32_t {
-      char text[256];
-      return guarded(text, sizeof text, [&] { *bytes = I::workspace(*d, *static_cast<const P*>(p)); });
-    };
-  }
-  e.launch = [](const portile_launch* l, const void* p, char* text, std::size_t size) -> std::int32_t {
-    return guarded(text, size, [&] { I::launch(*l, *static_cast<const P*>(p)); });
-  };
->>>>>>> main
   return e;
 }
 

@@ -17,7 +17,7 @@ struct cast_params {
   quant::scale_flags flags;
   float clamp;
 
-  static constexpr float max_q = quant::max_code(dtype_of<Code>);
+  [[maybe_unused]] static constexpr float max_q = quant::max_code(dtype_of<Code>);
 };
 
 /// Groups of 16 to 128 channels in aligned rows. A thread holds 16 consecutive values, 1 to 8 lanes a group.
