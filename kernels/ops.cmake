@@ -1,6 +1,7 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
 # and <op>_reference.hpp (Kokkos).
 set(PORTILE_OPS
+  moe.get_fused_mapping
   moe.normalize_weight
   moe.topk_gate
   quant.per_token_cast
