@@ -3,6 +3,7 @@
 set(PORTILE_OPS
   moe.get_fused_mapping
   moe.normalize_weight
+  moe.top2_sum_gate
   moe.topk_gate
   quant.per_token_cast
 )
