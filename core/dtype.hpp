@@ -88,6 +88,8 @@ inline constexpr dtype dtype_of<numeric::e5m2> = dtype::e5m2;
 template <>
 inline constexpr dtype dtype_of<numeric::e2m1x2> = dtype::e2m1x2;
 template <>
+inline constexpr dtype dtype_of<numeric::e5m6x8> = dtype::e5m6x8;
+template <>
 inline constexpr dtype dtype_of<numeric::ue8m0x4> = dtype::ue8m0x4;
 template <>
 inline constexpr dtype dtype_of<std::int8_t> = dtype::i8;

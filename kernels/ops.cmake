@@ -8,5 +8,19 @@ set(PORTILE_OPS
   moe.reduce_fused
   moe.top2_sum_gate
   moe.topk_gate
+  quant.per_block_cast
+  engram.fused_weight
+  engram.gate
+  engram.gather
+  engram.hash
+  mhc.expand
+  mhc.post
+  mhc.pre_apply_mix
+  mhc.pre_norm_fn
+  mhc.pre_split_mixes
+  mhc.sinkhorn
+  gemm.nt
+  gemm.grouped_nt
   quant.per_token_cast
+  quant.swiglu_forward_and_per_token_cast
 )

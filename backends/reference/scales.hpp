@@ -62,13 +62,57 @@ struct scale_writer {
   }
 };
 
-/// The scale of a block by the operation's flags.
-KOKKOS_INLINE_FUNCTION numeric::scale make_scale(float amax, float clamp_min, float max_q, const quant::scale_flags& f) {
-  if (f.e4m3) return numeric::scale_e4m3(amax, clamp_min, max_q);
-  return f.round ? numeric::scale_power_of_two(amax, clamp_min, max_q) : numeric::scale_plain(amax, clamp_min, max_q);
-}
+/// From amax to scale, as the format of the codes and the flags of the operation ask.
+struct scale_rule {
+  float clamp_min, max_q;
+  quant::scale_flags flags;
+  scale_rule(dtype codes, const quant::scale_flags& f) : clamp_min(quant::default_clamp(codes, f.e4m3)), max_q(quant::max_code(codes)), flags(f) {}
+  KOKKOS_FUNCTION numeric::scale operator()(float amax) const {
+    if (flags.e4m3) return numeric::scale_e4m3(amax, clamp_min, max_q);
+    return flags.round ? numeric::scale_power_of_two(amax, clamp_min, max_q) : numeric::scale_plain(amax, clamp_min, max_q);
+  }
+};
 
-/// Matrix of values that may be stored two to a byte; reads give fp32 codes without their scale.
+/// The part of a matrix that shares one scale: rows [row, row_end) by columns [col, col_end).
+struct block {
+  std::int64_t row, row_end, col, col_end;
+  /// Block (i, j) of a rows x cols matrix; blocks at the far edges are partial.
+  KOKKOS_FUNCTION static block at(std::int64_t i, std::int64_t j, std::int64_t block_rows, std::int64_t block_cols,
+                                  std::int64_t rows, std::int64_t cols) {
+    const std::int64_t row_end = (i + 1) * block_rows, col_end = (j + 1) * block_cols;
+    return {i * block_rows, row_end < rows ? row_end : rows, j * block_cols, col_end < cols ? col_end : cols};
+  }
+  /// f(r, c), row by row: the order in which packed codes are written.
+  template <class F>
+  KOKKOS_FUNCTION void for_each(const F& f) const {
+    for (std::int64_t r = row; r < row_end; ++r)
+      for (std::int64_t c = col; c < col_end; ++c) f(r, c);
+  }
+  /// Largest magnitude of value(r, c).
+  template <class F>
+  KOKKOS_FUNCTION float amax(const F& value) const {
+    float a = 0;
+    for_each([&](std::int64_t r, std::int64_t c) { a = numeric::amax_step(a, value(r, c)); });
+    return a;
+  }
+};
+
+/// Eight E5M6 codes of a row, those that hold column j.
+struct e5m6_group {
+  std::uint16_t codes[8];
+  KOKKOS_FUNCTION e5m6_group(const numeric::e5m6x8* row, std::int64_t j) {
+    std::uint8_t bytes[12];
+    for (int k = 0; k < 12; ++k) bytes[k] = row[j / 8 * 12 + k].bits;
+    numeric::unpack_e5m6x8(bytes, codes);
+  }
+  KOKKOS_FUNCTION void store(numeric::e5m6x8* row, std::int64_t j) const {
+    std::uint8_t bytes[12];
+    numeric::pack_e5m6x8(codes, bytes);
+    for (int k = 0; k < 12; ++k) row[j / 8 * 12 + k].bits = bytes[k];
+  }
+};
+
+/// Matrix of values that may be packed; reads give fp32 codes without their scale.
 template <class T>
 struct matrix_reader {
   const T* data;
@@ -77,12 +121,15 @@ struct matrix_reader {
   KOKKOS_FUNCTION float operator()(std::int64_t i, std::int64_t j) const {
     if constexpr (std::is_same_v<T, numeric::e2m1x2>)
       return numeric::e2m1_to_float(numeric::unpack_e2m1x2(data[i * row_stride + j / 2], static_cast<int>(j % 2)));
+    else if constexpr (std::is_same_v<T, numeric::e5m6x8>)
+      return numeric::e5m6_to_float(e5m6_group(data + i * row_stride, j).codes[j % 8]);
     else
       return load(data[i * row_stride + j]);
   }
 };
 
-/// Its counterpart: encodes an already scaled value. e2m1: one thread writes both values of a byte, the even one first.
+/// Its counterpart: encodes an already scaled value. Packed codes: one thread writes all values of a group (two of e2m1,
+/// eight of e5m6), in order.
 template <class T>
 struct matrix_writer {
   T* data;
@@ -91,6 +138,8 @@ struct matrix_writer {
   KOKKOS_FUNCTION void operator()(std::int64_t i, std::int64_t j, float scaled) const {
     if constexpr (std::is_same_v<T, numeric::e2m1x2>)
       set_code(i, j, numeric::to_e2m1(scaled));
+    else if constexpr (std::is_same_v<T, numeric::e5m6x8>)
+      set_e5m6(i, j, numeric::to_e5m6(scaled));
     else
       store(data[i * row_stride + j], scaled);
   }
@@ -98,7 +147,7 @@ struct matrix_writer {
   KOKKOS_FUNCTION void stochastic(std::int64_t i, std::int64_t j, float scaled, std::uint32_t r0) const {
     if constexpr (std::is_same_v<T, numeric::e2m1x2>)
       set_code(i, j, numeric::stochastic_e2m1(scaled, numeric::sr_slice_e2m1(r0, static_cast<int>(j % 4))));
-    else
+    else if constexpr (std::is_same_v<T, numeric::e4m3>)
       data[i * row_stride + j] = numeric::stochastic_e4m3(scaled, numeric::sr_slice_e4m3(r0, static_cast<int>(j % 4)));
   }
 
@@ -106,6 +155,11 @@ struct matrix_writer {
   KOKKOS_FUNCTION void set_code(std::int64_t i, std::int64_t j, std::uint8_t code) const {
     numeric::e2m1x2& pair = data[i * row_stride + j / 2];
     pair = j % 2 == 0 ? numeric::pack_e2m1x2(code, 0) : numeric::pack_e2m1x2(numeric::unpack_e2m1x2(pair, 0), code);
+  }
+  KOKKOS_FUNCTION void set_e5m6(std::int64_t i, std::int64_t j, std::uint16_t code) const {
+    e5m6_group group(data + i * row_stride, j);
+    for (std::int64_t k = j % 8; k < 8; ++k) group.codes[k] = k == j % 8 ? code : 0;
+    group.store(data + i * row_stride, j);
   }
 };
 

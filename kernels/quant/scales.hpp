@@ -98,6 +98,29 @@ inline void infer_scales(inference& i, const char* name, std::int64_t rows, std:
     i.out(name, f.type(), {rows, width}, {width, 1});
 }
 
+/// Blocks along one side; 0 where the size of a block is not known.
+inline std::int64_t blocks(std::int64_t extent, std::int64_t block) { return block > 0 ? numeric::ceil_div(extent, block) : 0; }
+
+/// Sizes of the block operations: any combination of 32 and 128.
+inline bool check_block(checker& c, std::int64_t hidden_size, std::int64_t block_rows, std::int64_t block_cols) {
+  return c.need_multiple("hidden_size", hidden_size, 64) && c.need_one_of<std::int64_t>("block_rows", block_rows, {32, 128}) &&
+         c.need_one_of<std::int64_t>("block_cols", block_cols, {32, 128});
+}
+
+/// Sizes of the per-token operations. `whole_row`: one scale for the row is allowed.
+inline bool check_group(checker& c, std::int64_t hidden_size, std::int64_t num_per_channels, bool whole_row) {
+  return c.need_multiple("hidden_size", hidden_size, 64) &&
+         ((whole_row && num_per_channels == hidden_size && hidden_size > 0) ||
+          c.need_one_of<std::int64_t>("num_per_channels", num_per_channels, {16, 32, 64, 128}));
+}
+
+/// E5M6 has one scale per row.
+inline bool check_e5m6(checker& c, std::int64_t hidden_size, std::int64_t num_per_channels) {
+  return c.need_multiple("hidden_size", hidden_size, 8) &&
+         c.need(num_per_channels == hidden_size, "num_per_channels", num_per_channels,
+                "must be hidden_size = " + std::to_string(hidden_size) + ": e5m6 has one scale per row");
+}
+
 /// Scales of a quantised input: dtype by dtype, present exactly when the data needs them.
 inline bool check_input_scales(checker& c, const tensor& x, const tensor& x_sf, std::int64_t block_rows, std::int64_t block_cols) {
   const bool quantised = x.dtype == dtype::e4m3 || x.dtype == dtype::e2m1x2;

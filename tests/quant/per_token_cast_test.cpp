@@ -37,6 +37,9 @@ TEST_CASE("quant.per_token_cast refuses bad problems") {
       {"quantised x without scales", [](auto& p) { p.x.dtype = dtype::e4m3; }, "is required for a quantised x"},
       {"fmt against out", [](auto& p) { p.fmt = "e2m1"; }, "must be empty or 'e4m3'"},
       {"unknown fmt", [](auto& p) { p.fmt = "e3m4"; }, "fmt = 'e3m4'"},
+      {"e5m6 in groups", [](auto& p) { p.out.dtype = dtype::e5m6x8; p.out.extents[1] = p.out.strides[0] = 288; }, "must be hidden_size = 192: e5m6 has one scale per row"},
+      {"e5m6 width", [](auto& p) { p.x.extents[1] = 188; p.out.dtype = dtype::e5m6x8; p.out.extents[1] = p.out.strides[0] = 282; p.num_per_channels = 188; p.out_sf.extents[1] = 1; }, "hidden_size = 188"},
+      {"e5m6 rounds to nearest", [](auto& p) { p.out.dtype = dtype::e5m6x8; p.out.extents[1] = p.out.strides[0] = 288; p.num_per_channels = 192; p.out_sf.extents[1] = 1; p.stochastic_rounding = true; }, "stochastic_rounding = true: excludes e5m6"},
       {"out overlaps itself", [](auto& p) { p.out.strides = {0, 1}; }, "must not overlap itself"},
   });
 }

@@ -1,0 +1,27 @@
+#pragma once
+// What the subcommands share. Each has a file and an `add_...` function that declares its options and sets its action.
+#include <stdexcept>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+namespace portile::tool {
+
+enum exit_code { done = 0, check_failed = 1, bad_input = 2 };
+
+/// Input of the user that cannot be used: its text goes to stderr, exit code 2.
+struct usage_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Declares a subcommand. Its action stores the exit code in `code`.
+void add_verify(CLI::App& app, int& code);
+
+/// Folder of the golden cases: installed beside this program, else the source tree's.
+std::string default_cases();
+
+/// JSON as one text, two spaces deep. Keys stay in the order in which they were written.
+void print_json(const nlohmann::ordered_json& j);
+
+}  // namespace portile::tool
