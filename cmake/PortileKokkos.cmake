@@ -1,5 +1,8 @@
 # portile_kokkos: the Kokkos of the system, or a fetched one.
 portile_dependency(Kokkos "" https://github.com/kokkos/kokkos/releases/download/4.7.01/kokkos-4.7.01.tar.gz)
+if(TARGET portile_kokkos)  # the imported targets above are per folder, this one is per build
+  return()
+endif()
 add_library(portile_kokkos INTERFACE)
 
 # The Kokkos inside Debian 12's Trilinos exports include folders that do not exist: link its library by hand.
