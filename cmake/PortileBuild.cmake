@@ -12,9 +12,12 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-# The build tree is relocatable like the install tree, so that it can be carried to a machine with a GPU.
-set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/../lib")
+list(REMOVE_DUPLICATES CMAKE_INSTALL_RPATH)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # a Kokkos in a folder of its own
+# The build tree has the same paths: it is relocatable too, and CMake need not pad them with empty entries, which the loader
+# takes for the current folder.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
 # Bit contracts: no contraction, no fast-math; a fused step is written fma(). The only place for such flags.
 add_library(portile_flags INTERFACE)
