@@ -49,7 +49,7 @@ class device {
   std::string_view name() const { return info().name; }
   std::string_view arch() const { return info().arch; }
   bool has(aspect a) const { return info().aspects >> static_cast<unsigned>(a) & 1; }
-  std::vector<aspect> aspects() const;
+  PORTILE_API std::vector<aspect> aspects() const;
   PORTILE_API std::string text() const;  ///< "cuda:0"
 
   friend constexpr bool operator==(const device&, const device&) = default;

@@ -33,6 +33,9 @@ std::int32_t guarded(char* text, std::size_t size, F f) noexcept {
   } catch (const std::exception& e) {
     std::snprintf(text, size, "%s", e.what());
     return static_cast<std::int32_t>(status_code::internal);
+  } catch (...) {
+    std::snprintf(text, size, "unknown exception");
+    return static_cast<std::int32_t>(status_code::internal);
   }
 }
 
@@ -49,14 +52,17 @@ constexpr portile_implementation make_implementation(const char* name, device_ki
   e.archs = archs;
   e.problem_size = sizeof(P);
   e.supports = [](const portile_device_info* d, const void* p, char* text, std::size_t size) -> std::int32_t {
-    verdict v = refuse("internal: supports failed");
-    (void)guarded(text, size, [&] { v = I::supports(*d, *static_cast<const P*>(p)); });
-    if (!v.yes) std::snprintf(text, size, "%s", v.reason.c_str());
-    return v.yes;
+    bool yes = false;
+    (void)guarded(text, size, [&] {
+      const verdict v = I::supports(*d, *static_cast<const P*>(p));
+      if (!v.yes) std::snprintf(text, size, "%s", v.reason.c_str());
+      yes = v.yes;
+    });
+    return yes;
   };
   if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) {
     e.workspace = [](const portile_device_info* d, const void* p, std::uint64_t* bytes) -> std::int32_t {
-      char text[8];
+      char text[256];
       return guarded(text, sizeof text, [&] { *bytes = I::workspace(*d, *static_cast<const P*>(p)); });
     };
   }

@@ -12,6 +12,8 @@ set(PORTILE_OPS
   mhc.pre_norm_fn
   mhc.pre_split_mixes
   mhc.sinkhorn
+  gemm.nt
+  gemm.grouped_nt
   quant.per_token_cast
   quant.swiglu_forward_and_per_token_cast
 )
