@@ -319,7 +319,8 @@ void launch(queue_state& q, const plan_state& s, const void* problem, const run_
     l.workspace_bytes = s.workspace_bytes;
   }
   if (log_enabled("launch")) log("launch", s.op->name + " " + s.choice.entry->name + " on " + q.where.text());
-  char text[512] = "";
+  char text[512];  // not cleared as a whole: this is every launch
+  text[0] = 0;
   const std::int32_t code = s.choice.entry->launch(&l, problem, text, sizeof text);
   text[sizeof text - 1] = 0;
   if (code != 0)

@@ -339,8 +339,9 @@ struct simt {
   static void launch(const portile_launch& l, const P& p) { I::launch(context{l, false}, p); }
 };
 
+// Not constexpr: hipcc would take a constant for one of the device's too, and look for the host's functions there.
 template <class P, class I>
-constexpr portile_implementation make_simt() {
+portile_implementation make_simt() {
   return plugin::make_implementation<P, simt<P, I>>(simt_name, platform_kind, PORTILE_GPU_ARCHS);
 }
 
