@@ -8,7 +8,6 @@ set(PORTILE_OPS
   moe.reduce_fused
   moe.top2_sum_gate
   moe.topk_gate
-  quant.per_block_cast
   engram.fused_weight
   engram.gate
   engram.gather
