@@ -83,6 +83,7 @@ function(portile_add_backend name)
 endfunction()
 
 include(${PROJECT_SOURCE_DIR}/kernels/ops.cmake)
+list(REMOVE_DUPLICATES PORTILE_OPS)
 foreach(op IN LISTS PORTILE_OPS)
   string(REPLACE "." ";" parts ${op})
   list(GET parts 0 family)

@@ -20,6 +20,18 @@ set(PORTILE_OPS
   moe.reduce_fused
   moe.top2_sum_gate
   moe.topk_gate
+  engram.fused_weight
+  engram.gate
+  engram.gather
+  engram.hash
+  mhc.expand
+  mhc.post
+  mhc.pre_apply_mix
+  mhc.pre_norm_fn
+  mhc.pre_split_mixes
+  mhc.sinkhorn
+  gemm.nt
+  gemm.grouped_nt
   quant.cast_back
   quant.cast_back_e5m6
   quant.per_block_cast
