@@ -32,8 +32,11 @@ set(PORTILE_OPS
   mhc.sinkhorn
   gemm.nt
   gemm.grouped_nt
+  quant.batched_transpose_weight_sf
+  quant.cast
   quant.cast_back
   quant.cast_back_e5m6
+  quant.formats
   quant.per_block_cast
   quant.per_block_cast_lossless
   quant.per_block_cast_with_precomputed_sf
@@ -42,9 +45,16 @@ set(PORTILE_OPS
   quant.per_channel_cast_and_transpose
   quant.per_channel_cast_fused
   quant.per_token_cast
+  quant.per_token_cast_and_cast_back
   quant.per_token_cast_back
   quant.per_token_cast_to_e5m6
   quant.per_token_cast_with_precomputed_sf
   quant.per_token_cast_with_sf_only
+  quant.swiglu_backward
+  quant.swiglu_backward_and_per_token_cast
+  quant.swiglu_forward
+  quant.swiglu_forward_and_per_channel_cast_and_transpose
   quant.swiglu_forward_and_per_token_cast
+  transpose.batched
+  transpose.transpose
 )
