@@ -70,8 +70,14 @@ void for_each_tensor(const op_info& op, const void* problem, F f) {
 
 std::optional<std::int64_t> environment::find(std::string_view name) const {
   if (const auto it = dims_.find(name); it != dims_.end()) return it->second;
-  if (op_ && problem_)
-    if (const field_info* f = op_->find(name); f && f->kind == field_kind::attribute) return f->attribute_number(problem_);
+  if (!op_ || !problem_) return {};
+  if (const auto dot = name.find('.'); dot != std::string_view::npos) {
+    const field_info* f = op_->find(name.substr(0, dot));
+    if (!f || f->kind != field_kind::tensor) return {};
+    const tensor& t = f->tensor_in(problem_);
+    return (t.defined() ? t.dtype : f->types.first()) == dtype_from_string(name.substr(dot + 1));
+  }
+  if (const field_info* f = op_->find(name); f && f->kind == field_kind::attribute) return f->attribute_number(problem_);
   return {};
 }
 

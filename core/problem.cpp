@@ -125,7 +125,7 @@ void complete(op_info& op) {
     for (const auto& a : f.shape.alternatives)
       for (const formula& e : a.extents)
         for (std::string& n : e.names())
-          if (!op.find(n)) names.insert(std::move(n));
+          if (!op.find(n) && n.find('.') == std::string::npos) names.insert(std::move(n));
   op.dimensions.assign(names.begin(), names.end());
 }
 

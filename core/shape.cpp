@@ -100,7 +100,8 @@ class parser {
       return v;
     }
     const std::size_t start = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_')) ++at_;
+    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_' || text_[at_] == '.'))
+      ++at_;
     if (start == at_) fail();
     const std::string_view token = text_.substr(start, at_ - start);
     if (std::isdigit(static_cast<unsigned char>(token[0]))) {

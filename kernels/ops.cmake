@@ -1,6 +1,13 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
 # and <op>_reference.hpp (Kokkos).
 set(PORTILE_OPS
+  moe.expand_to_fused
+  moe.expand_to_fused_with_sf
+  moe.get_fused_mapping
+  moe.normalize_weight
+  moe.reduce_fused
+  moe.top2_sum_gate
+  moe.topk_gate
   quant.per_block_cast
   engram.fused_weight
   engram.gate
@@ -12,6 +19,8 @@ set(PORTILE_OPS
   mhc.pre_norm_fn
   mhc.pre_split_mixes
   mhc.sinkhorn
+  gemm.nt
+  gemm.grouped_nt
   quant.per_token_cast
   quant.swiglu_forward_and_per_token_cast
 )
