@@ -38,6 +38,11 @@ if(PORTILE_SANITIZE)
   add_link_options(-fsanitize=${PORTILE_SANITIZE})
 endif()
 
+option(PORTILE_FUZZ "Build the fuzzer: clang only" OFF)
+if(PORTILE_FUZZ)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+
 find_program(PORTILE_CCACHE ccache)
 if(PORTILE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${PORTILE_CCACHE})
@@ -62,7 +67,10 @@ function(portile_add_backend name)
   add_library(portile_backend_${name} MODULE ${ARGN})
   target_link_libraries(portile_backend_${name} PRIVATE portile_flags portile)
   target_link_options(portile_backend_${name} PRIVATE
-    "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map" -Wl,--no-undefined)
+    "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map")
+  if(NOT (PORTILE_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang"))  # whose sanitizers live in the program
+    target_link_options(portile_backend_${name} PRIVATE -Wl,--no-undefined)
+  endif()
   set_target_properties(portile_backend_${name} PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/plugin.map)
   install(TARGETS portile_backend_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT backend_${name})
 endfunction()

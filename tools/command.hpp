@@ -22,6 +22,7 @@ struct usage_error : std::runtime_error {
 /// Each declares a subcommand. Its action stores the exit code in `code`.
 void add_info(CLI::App& app, int& code);
 void add_ops(CLI::App& app, int& code);
+void add_run(CLI::App& app, int& code);
 void add_explain(CLI::App& app, int& code);
 void add_verify(CLI::App& app, int& code);
 

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", PORTILE_VERSION);
   add_info(app, code);
   add_ops(app, code);
+  add_run(app, code);
   add_explain(app, code);
   add_verify(app, code);
   try {
