@@ -21,9 +21,12 @@ set(PORTILE_OPS
   mhc.sinkhorn
   gemm.nt
   gemm.grouped_nt
+  gemm.grouped_tn
+  norm.forward
+  norm.forward_and_per_token_cast
+  norm.backward
   quant.cast_back
   quant.cast_back_e5m6
-  quant.per_block_cast
   quant.per_block_cast_lossless
   quant.per_block_cast_with_precomputed_sf
   quant.per_block_cast_with_sf_only
