@@ -40,3 +40,10 @@ set(PORTILE_OPS
   quant.per_token_cast_with_sf_only
   quant.swiglu_forward_and_per_token_cast
 )
+
+# Operations made of others: <op>.hpp and <op>.cpp only, `compose` instead of a reference.
+set(PORTILE_COMPOSITE_OPS
+  chain.engram_gate_fn
+  chain.mhc_block
+  chain.mhc_head
+)
