@@ -83,14 +83,22 @@ function(portile_add_backend name)
 endfunction()
 
 include(${PROJECT_SOURCE_DIR}/kernels/ops.cmake)
+<<<<<<< HEAD
 list(REMOVE_DUPLICATES PORTILE_OPS)
 foreach(op IN LISTS PORTILE_OPS)
+=======
+foreach(op IN LISTS PORTILE_OPS PORTILE_COMPOSITE_OPS)
+>>>>>>> gemm
   string(REPLACE "." ";" parts ${op})
   list(GET parts 0 family)
   list(GET parts 1 name)
   string(APPEND op_includes "#include <portile/kernels/${family}/${name}.hpp>\n")
   string(APPEND op_entries "    make_op_info<${family}::${name}>(),\n")
+  if(op IN_LIST PORTILE_COMPOSITE_OPS)
+    string(APPEND composite_entries "    make_composition<${family}::${name}>(),\n")
+  endif()
 endforeach()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/templates/composite_list.cpp.in ${PROJECT_BINARY_DIR}/generated/composite_list.cpp @ONLY)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/templates/ops.hpp.in ${PROJECT_BINARY_DIR}/include/portile/ops.hpp @ONLY)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/templates/op_list.cpp.in ${PROJECT_BINARY_DIR}/generated/op_list.cpp @ONLY)
 

@@ -1,6 +1,10 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
 # and <op>_reference.hpp (Kokkos).
+# Operations made of others: <op>.hpp and <op>.cpp only, `compose` instead of a reference.
 set(PORTILE_OPS
+  chain.engram_gate_fn
+  chain.mhc_block
+  chain.mhc_head
   engram.fused_weight
   engram.gate
   engram.gate_backward
@@ -14,6 +18,7 @@ set(PORTILE_OPS
   engram.sinkhorn_step
   engram.sinkhorn_step_reduce
   gemm.grouped_nt
+  gemm.grouped_tn
   gemm.nt
   mhc.block_backward
   mhc.expand
@@ -45,6 +50,9 @@ set(PORTILE_OPS
   moe.reduce_fused
   moe.top2_sum_gate
   moe.topk_gate
+  norm.backward
+  norm.forward
+  norm.forward_and_per_token_cast
   quant.batched_transpose_weight_sf
   quant.cast
   quant.cast_back
