@@ -83,12 +83,8 @@ function(portile_add_backend name)
 endfunction()
 
 include(${PROJECT_SOURCE_DIR}/kernels/ops.cmake)
-<<<<<<< HEAD
 list(REMOVE_DUPLICATES PORTILE_OPS)
-foreach(op IN LISTS PORTILE_OPS)
-=======
 foreach(op IN LISTS PORTILE_OPS PORTILE_COMPOSITE_OPS)
->>>>>>> gemm
   string(REPLACE "." ";" parts ${op})
   list(GET parts 0 family)
   list(GET parts 1 name)

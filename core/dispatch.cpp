@@ -319,32 +319,6 @@ std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void
   check_devices(op, problem, q.where);
   auto s = std::make_shared<plan_state>(op, problem);
   s->forced = force;
-<<<<<<< HEAD
-  for (const implementation_ref& i : implementations(op.name)) {
-    std::string reason;
-    const bool wanted = force.empty() || force == i.entry->name;
-    const bool yes = accepts(*q.info, i, problem, reason);
-    if (log_enabled("dispatch"))
-      log("dispatch", op.name + ": " + i.entry->name + ": " + (yes && !wanted ? "not the forced one" : reason));
-    if (yes && wanted) {
-      s->choice = i;
-      break;
-    }
-  }
-  if (!s->choice.entry && q.properties.host_fallback && q.where.kind() != device_kind::cpu)
-    for (const implementation_ref& i : implementations(op.name))
-      if (std::string reason; (force.empty() || force == i.entry->name) && accepts(cpu_info(), i, problem, reason)) {
-        s->choice = i;
-        s->fallback = true;
-        break;
-      }
-  if (!s->choice.entry) throw error(status_code::unsupported, refusal_text(op, q, problem, force));
-  if (s->choice.entry->workspace) {
-    const portile_device_info& d = s->fallback ? cpu_info() : *q.info;
-    if (s->choice.entry->workspace(&d, problem, &s->workspace_bytes) != 0)
-      throw error(status_code::internal, op.name + " " + s->choice.entry->name + ": cannot size its workspace");
-  }
-=======
   const resolution r = resolve(*q.info, q.where.text(), op, problem, force, q.properties.host_fallback);
   if (!r.choice.entry) throw error(status_code::unsupported, r.refusal);
   s->choice = r.choice;
@@ -352,7 +326,6 @@ std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void
   s->workspace_bytes = r.workspace_bytes;
   s->composite = composition_of(r.choice.entry);
   if (s->composite) s->outline = s->composite->outline_on(*q.info, problem, q.properties.host_fallback);
->>>>>>> gemm
   s->registry_version = version;
   return s;
 }

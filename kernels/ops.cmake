@@ -1,10 +1,6 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
 # and <op>_reference.hpp (Kokkos).
-# Operations made of others: <op>.hpp and <op>.cpp only, `compose` instead of a reference.
 set(PORTILE_OPS
-  chain.engram_gate_fn
-  chain.mhc_block
-  chain.mhc_head
   engram.fused_weight
   engram.gate
   engram.gate_backward
@@ -78,4 +74,11 @@ set(PORTILE_OPS
   quant.swiglu_forward_and_per_token_cast
   transpose.batched
   transpose.transpose
+)
+
+# Operations made of others: <op>.hpp and <op>.cpp only, `compose` instead of a reference.
+set(PORTILE_COMPOSITE_OPS
+  chain.engram_gate_fn
+  chain.mhc_block
+  chain.mhc_head
 )
