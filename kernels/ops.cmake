@@ -16,6 +16,7 @@ set(PORTILE_OPS
   moe.expand_to_fused
   moe.expand_to_fused_with_sf
   moe.get_fused_mapping
+  moe.moe_topk_gate_backward
   moe.moe_topk_gate_forward
   moe.normalize_weight
   moe.reduce_fused
