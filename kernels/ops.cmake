@@ -13,9 +13,13 @@ set(PORTILE_OPS
   mhc.pre_norm_fn
   mhc.pre_split_mixes
   mhc.sinkhorn
+  moe.aux_fi
   moe.expand_to_fused
   moe.expand_to_fused_with_sf
   moe.get_fused_mapping
+  moe.group_count
+  moe.inplace_unique_group_indices
+  moe.mask_indices_by_tp
   moe.moe_topk_gate_backward
   moe.moe_topk_gate_forward
   moe.normalize_weight
