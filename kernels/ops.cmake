@@ -30,4 +30,5 @@ set(PORTILE_OPS
   quant.per_block_cast
   quant.per_token_cast
   quant.swiglu_forward_and_per_token_cast
+  rope.apply
 )
