@@ -30,5 +30,9 @@ set(PORTILE_OPS
   quant.per_block_cast
   quant.per_token_cast
   quant.swiglu_forward_and_per_token_cast
+  rand.philox
+  rand.randn
+  rand.randn_like
+  rand.seed_mix
   rope.apply
 )
