@@ -279,7 +279,6 @@ std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void
       if (std::string reason; (force.empty() || force == i.entry->name) && accepts(cpu_info(), i, problem, reason)) {
         s->choice = i;
         s->fallback = true;
-        log("dispatch", op.name + ": no implementation on " + q.where.text() + ": host_fallback to " + i.entry->name);
         break;
       }
   if (!s->choice.entry) throw error(status_code::unsupported, refusal_text(op, q, problem, force));
@@ -319,7 +318,8 @@ void launch(queue_state& q, const plan_state& s, const void* problem, const run_
     l.workspace_bytes = s.workspace_bytes;
   }
   if (log_enabled("launch")) log("launch", s.op->name + " " + s.choice.entry->name + " on " + q.where.text());
-  char text[512] = "";
+  char text[512];  // not cleared as a whole: this is every launch
+  text[0] = 0;
   const std::int32_t code = s.choice.entry->launch(&l, problem, text, sizeof text);
   text[sizeof text - 1] = 0;
   if (code != 0)
@@ -357,6 +357,8 @@ void for_each_piece(const tensor& t, F f) {
 void launch_fallback(queue_state& q, const plan_state& s, const void* problem, const run_options& o) {
   if (q.capturing())
     throw error(status_code::capture_unsafe, s.op->name + ": host_fallback copies through the host: not inside a capture");
+  if (log_enabled("dispatch"))
+    log("dispatch", s.op->name + ": no implementation on " + q.where.text() + ": host_fallback to " + s.choice.entry->name);
   problem_copy shadow(*s.op, problem);
   struct moved {
     tensor* view;

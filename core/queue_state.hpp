@@ -14,7 +14,8 @@ namespace portile::detail {
 /// Calls an ABI function and turns its code into an exception.
 template <class F, class... A>
 void call(F f, A... a) {
-  char text[512] = "";
+  char text[512];
+  text[0] = 0;
   const std::int32_t code = f(a..., text, sizeof text);
   if (code == 0) return;
   text[sizeof text - 1] = 0;
