@@ -1,3 +1,5 @@
+#include <portile/core/numeric/scale.hpp>
+
 #include "quant/support.hpp"
 
 using namespace portile;
@@ -60,7 +62,7 @@ TEST_CASE("quant: per-channel casts refuse bad problems") {
       {"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = p.out_sf.extents[1] = 32; }, "hidden_size = 32: must be a multiple of 64"},
       {"num_per_tokens", [](auto& p) { p.num_per_tokens = 64; p.out_sf.extents[0] = 2; }, "num_per_tokens = 64: must be one of 32, 128"},
       {"scale shape", [](auto& p) { p.num_per_tokens = 128; }, "out_sf.extents[0] = 4"},
-      {"scales of a plain x", [](auto& p) { p.x_sf = p.out_sf; }, "must be absent: x is not quantised"},
+      {"scales of a plain x", [](auto& p) { p.x_sf = p.out_sf; p.x_sf.extents[0] = 128; }, "must be absent: x is not quantised"},
       {"channels of a plain x", [](auto& p) { p.num_per_channels = 32; }, "num_per_channels = 32: must be absent"},
       {"packed without round", [](auto& p) { p.use_packed_ue8m0 = true; p.out_sf.dtype = dtype::ue8m0x4; p.out_sf.extents[0] = 1; }, "needs round_sf"},
       {"dtype of out_sf", [](auto& p) { p.use_packed_ue8m0 = p.round_sf = true; }, "out_sf.dtype = f32: must be ue8m0x4"},
