@@ -1,14 +1,27 @@
-# portile_kokkos: the Kokkos of the system, or a fetched one.
-portile_dependency(Kokkos "" https://github.com/kokkos/kokkos/releases/download/4.7.01/kokkos-4.7.01.tar.gz)
+# portile_kokkos: the Kokkos that the user names, the distribution's, or a fetched one.
+if(TARGET portile_kokkos)
+  return()
+endif()
 add_library(portile_kokkos INTERFACE)
 
-# The Kokkos inside Debian 12's Trilinos exports include folders that do not exist: link its library by hand.
-if(Kokkos_DIR AND EXISTS "${Kokkos_DIR}/../KokkosCore/KokkosCoreConfig.cmake")
-  find_path(PORTILE_KOKKOS_INCLUDE Kokkos_Core.hpp PATH_SUFFIXES trilinos kokkos REQUIRED)
-  find_library(PORTILE_KOKKOS_LIBRARY NAMES trilinos_kokkoscore kokkoscore REQUIRED)
-  message(STATUS "portile: using the Kokkos inside Trilinos: ${PORTILE_KOKKOS_LIBRARY}")
+# The CMake files of Debian's packages name folders (Debian 12, inside Trilinos) and libraries (sid) that do
+# not exist, and find_package stops at that. Those are host builds, so their library is linked by hand.
+if((NOT Kokkos_DIR OR Kokkos_DIR MATCHES "^/usr/lib") AND NOT Kokkos_ROOT AND NOT DEFINED ENV{Kokkos_ROOT} AND NOT CMAKE_PREFIX_PATH)
+  find_path(PORTILE_KOKKOS_INCLUDE Kokkos_Core.hpp PATHS /usr/include PATH_SUFFIXES kokkos trilinos NO_DEFAULT_PATH)
+  find_library(PORTILE_KOKKOS_LIBRARY NAMES kokkoscore trilinos_kokkoscore)
+endif()
+if(PORTILE_KOKKOS_INCLUDE AND PORTILE_KOKKOS_LIBRARY)
+  file(STRINGS ${PORTILE_KOKKOS_INCLUDE}/KokkosCore_config.h config REGEX "^#define KOKKOS_(VERSION|ENABLE_[A-Z]+) ?[0-9]*$")
+  string(REGEX MATCH "KOKKOS_VERSION [0-9]+" version "${config}")
+  string(REGEX MATCHALL "KOKKOS_ENABLE_(SERIAL|OPENMP|THREADS|HPX)" spaces "${config}")
+  message(STATUS "portile: the distribution's Kokkos: ${PORTILE_KOKKOS_LIBRARY} ${version} ${spaces}")
   target_include_directories(portile_kokkos SYSTEM INTERFACE ${PORTILE_KOKKOS_INCLUDE})
   target_link_libraries(portile_kokkos INTERFACE ${PORTILE_KOKKOS_LIBRARY} ${CMAKE_DL_LIBS})
+  if("${spaces}" MATCHES OPENMP)
+    find_package(OpenMP REQUIRED COMPONENTS CXX)
+    target_link_libraries(portile_kokkos INTERFACE OpenMP::OpenMP_CXX)
+  endif()
 else()
+  portile_dependency(Kokkos "" https://github.com/kokkos/kokkos/releases/download/4.7.01/kokkos-4.7.01.tar.gz)
   target_link_libraries(portile_kokkos INTERFACE Kokkos::kokkos)
 endif()

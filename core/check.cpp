@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include <portile/core/check.hpp>
 
@@ -11,6 +12,22 @@ int packed_dimension(const field_info& f, int rank, const environment& env) {
 }
 
 bool packs(dtype t) { return t == dtype::e2m1x2 || t == dtype::e5m6x8 || t == dtype::ue8m0x4; }
+
+// False when the element count or the bytes spanned overflow: everything after this check may multiply extents freely.
+// Extents and strides are not negative.
+bool addressable(const tensor& t) {
+  std::int64_t count = 1, last = 0, step, bytes;
+  bool empty = false, fits = true;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.extent(i) == 0) {
+      empty = true;
+      continue;
+    }
+    fits = fits && !__builtin_mul_overflow(count, t.extent(i), &count) && !__builtin_mul_overflow(t.extent(i) - 1, t.stride(i), &step) &&
+           !__builtin_add_overflow(last, step, &last);
+  }
+  return fits && (empty || (last < std::numeric_limits<std::int64_t>::max() && !__builtin_mul_overflow(last + 1, size_of(t.dtype), &bytes)));
+}
 
 // Strides of an output must send different indices to different addresses. Sorted by stride, each must be at least
 // the extent covered by the smaller ones: sufficient, and exact for everything a view of a dense array can be.
@@ -43,7 +60,7 @@ void for_each_tensor(const op_info& op, const void* problem, F f) {
       f(field, field.tensor_in(problem), field.name);
     } else if (field.kind == field_kind::tensor_list) {
       const tensor_list& list = field.list_in(problem);
-      for (std::int64_t i = 0; i < std::min(list.size, tensor_list::max_size); ++i)
+      for (std::int64_t i = 0; list.data && i < std::min(list.size, tensor_list::max_size); ++i)
         f(field, list[i], field.name + "[" + std::to_string(i) + "]");
     }
   }
@@ -53,14 +70,20 @@ void for_each_tensor(const op_info& op, const void* problem, F f) {
 
 std::optional<std::int64_t> environment::find(std::string_view name) const {
   if (const auto it = dims_.find(name); it != dims_.end()) return it->second;
-  if (op_ && problem_)
-    if (const field_info* f = op_->find(name); f && f->kind == field_kind::attribute) return f->attribute_number(problem_);
+  if (!op_ || !problem_) return {};
+  if (const auto dot = name.find('.'); dot != std::string_view::npos) {
+    const field_info* f = op_->find(name.substr(0, dot));
+    if (!f || f->kind != field_kind::tensor) return {};
+    const tensor& t = f->tensor_in(problem_);
+    return (t.defined() ? t.dtype : f->types.first()) == dtype_from_string(name.substr(dot + 1));
+  }
+  if (const field_info* f = op_->find(name); f && f->kind == field_kind::attribute) return f->attribute_number(problem_);
   return {};
 }
 
 void bind_dimensions(const op_info& op, const void* problem, environment& env) {
   for_each_tensor(op, problem, [&](const field_info& f, const tensor& t, const std::string&) {
-    if (!t.defined()) return;
+    if (!t.defined() || t.rank > max_rank) return;
     const auto* a = alternative_for(f, t.rank);
     if (!a) return;
     const int first = t.rank - static_cast<int>(a->extents.size());
@@ -94,6 +117,7 @@ void checker::declared_rules() {
     } else if (f.kind == field_kind::tensor_list) {
       const tensor_list& list = f.list_in(problem_);
       if (!need(list.size >= 0 && list.size <= tensor_list::max_size, f.name + ".size", list.size, "must be 0 to 64")) return;
+      if (!need(list.size == 0 || list.data, f.name + ".data", "null", "must point to its tensors")) return;
       for (std::int64_t i = 0; i < list.size && ok(); ++i) {
         const std::string name = f.name + "[" + std::to_string(i) + "]";
         if (need(list[i].defined(), name, "absent", "is required")) check_tensor(f, list[i], name);
@@ -114,7 +138,7 @@ void checker::declared_rules() {
 
 void checker::check_tensor(const field_info& f, const tensor& t, const std::string& name) {
   if (!need(f.types.contains(t.dtype), name + ".dtype", t.dtype, "must be " + f.types.text())) return;
-  if (!alternative_for(f, t.rank)) {
+  if (t.rank > max_rank || !alternative_for(f, t.rank)) {
     need(false, name + ".rank", t.rank, "its shape must be [" + f.shape.text + "]");
     return;
   }
@@ -123,6 +147,7 @@ void checker::check_tensor(const field_info& f, const tensor& t, const std::stri
     if (!need(t.extent(i) >= 0, name + ".extents" + d, t.extent(i), "must not be negative")) return;
     if (!need(t.stride(i) >= 0, name + ".strides" + d, t.stride(i), "must not be negative")) return;
   }
+  if (!need(addressable(t), name, t.text(), "is too large: element counts and byte offsets must fit in 63 bits")) return;
   if (f.layout == layout_rule::contiguous && !need(t.contiguous(), name, t, "must be contiguous")) return;
   if (f.layout == layout_rule::unit_last && t.rank > 0) {
     const int last = t.rank - 1;

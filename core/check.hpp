@@ -143,11 +143,11 @@ PORTILE_API std::vector<output_spec> infer(const op_info& op, const void* proble
 
 template <class P>
 status check(const P& problem) {
-  return check(get_operation(P::name), &problem);
+  return check(operation_of<P>(), &problem);
 }
 template <class P>
 std::vector<output_spec> infer(const P& problem) {
-  return infer(get_operation(P::name), &problem);
+  return infer(operation_of<P>(), &problem);
 }
 
 }  // namespace portile

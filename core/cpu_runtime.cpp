@@ -1,7 +1,10 @@
 // The host's own run-time table: plain memory, work that is done when it returns.
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include <portile/core/registry.hpp>
 
@@ -11,7 +14,8 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 std::int32_t allocate(std::int32_t, std::uint64_t bytes, std::int32_t, void** out, char* text, std::size_t size) {
-  *out = std::aligned_alloc(256, (bytes + 255) / 256 * 256 + (bytes == 0) * 256);
+  // Never null for 0 bytes; sizes that would wrap around are left to fail.
+  *out = bytes > ~std::uint64_t{0} - 255 ? nullptr : std::aligned_alloc(256, (std::max<std::uint64_t>(bytes, 1) + 255) / 256 * 256);
   if (*out) return 0;
   std::snprintf(text, size, "host: %llu bytes: out of memory", static_cast<unsigned long long>(bytes));
   return static_cast<std::int32_t>(status_code::out_of_memory);
@@ -29,7 +33,12 @@ std::int32_t stream_create(std::int32_t, void** stream, char*, std::size_t) { re
 std::int32_t stream_destroy(std::int32_t, void*, char*, std::size_t) { return 0; }
 std::int32_t stream_wait(std::int32_t, void*, char*, std::size_t) { return 0; }
 std::int32_t stream_capturing(std::int32_t, void*, std::int32_t* capturing, char*, std::size_t) { return *capturing = 0, 0; }
-std::int32_t event_create(std::int32_t, void** e, char*, std::size_t) { return *e = new clock::time_point, 0; }
+std::int32_t event_create(std::int32_t, void** e, char* text, std::size_t size) {
+  *e = new (std::nothrow) clock::time_point;
+  if (*e) return 0;
+  std::snprintf(text, size, "host: event: out of memory");
+  return static_cast<std::int32_t>(status_code::out_of_memory);
+}
 std::int32_t event_destroy(std::int32_t, void* e, char*, std::size_t) { return delete static_cast<clock::time_point*>(e), 0; }
 std::int32_t event_record(std::int32_t, void* e, void*, char*, std::size_t) {
   *static_cast<clock::time_point*>(e) = clock::now();

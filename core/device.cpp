@@ -1,8 +1,10 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <iterator>
 
 #include <portile/core/registry.hpp>
 #include <portile/core/status.hpp>
@@ -65,8 +67,14 @@ bool served(device d) {
 
 }  // namespace
 
-std::string_view to_string(device_kind kind) { return kind_names[static_cast<int>(kind)]; }
-std::string_view to_string(aspect a) { return aspect_names[static_cast<unsigned>(a)]; }
+std::string_view to_string(device_kind kind) {
+  const auto i = static_cast<unsigned>(kind);
+  return i < std::size(kind_names) ? kind_names[i] : "invalid";
+}
+std::string_view to_string(aspect a) {
+  const auto i = static_cast<unsigned>(a);
+  return i < std::size(aspect_names) ? aspect_names[i] : "invalid";
+}
 
 std::string device::text() const { return std::string(to_string(kind_)) + (kind_ == device_kind::cpu ? "" : ":" + std::to_string(ordinal_)); }
 
@@ -118,6 +126,12 @@ bool device_model(std::string_view arch, portile_device_info& out) {
   out.max_shared = a->max_shared;
   out.max_threads = 1024;
   return true;
+}
+
+std::vector<std::string_view> device_models() {
+  std::vector<std::string_view> names{"cpu"};
+  for (const arch_entry& a : arch_table) names.push_back(a.name);
+  return names;
 }
 
 const portile_device_info& detail::cpu_info() {

@@ -14,9 +14,16 @@ constexpr entry table[num_dtypes] = {
     {"i64", 8},    {"u8", 1},     {"u32", 4},     {"bool", 1},
 };
 
+// A dtype may come from the caller's uninitialised memory.
+const entry& entry_of(dtype type) {
+  static constexpr entry invalid{"invalid", 0};
+  const int i = static_cast<int>(type);
+  return i < num_dtypes ? table[i] : invalid;
+}
+
 }  // namespace
 
-std::string_view to_string(dtype type) { return table[static_cast<int>(type)].name; }
+std::string_view to_string(dtype type) { return entry_of(type).name; }
 
 dtype dtype_from_string(std::string_view name) {
   for (int i = 1; i < num_dtypes; ++i)
@@ -24,7 +31,7 @@ dtype dtype_from_string(std::string_view name) {
   return dtype::none;
 }
 
-std::int64_t size_of(dtype type) { return table[static_cast<int>(type)].size; }
+std::int64_t size_of(dtype type) { return entry_of(type).size; }
 
 std::int64_t stored_extent(dtype type, std::int64_t values) {
   switch (type) {

@@ -1,7 +1,8 @@
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 
 #include <portile/core/log.hpp>
@@ -9,10 +10,13 @@
 namespace portile {
 namespace {
 
+using sink_function = std::function<void(std::string_view, std::string_view)>;
+
 struct state {
+  std::atomic<bool> any = false;  ///< no channel is on: the common case costs one load
   std::mutex mutex;
   std::set<std::string, std::less<>> channels;
-  std::function<void(std::string_view, std::string_view)> sink;
+  std::shared_ptr<sink_function> sink;
 };
 
 void split_into(std::set<std::string, std::less<>>& set, std::string_view list) {
@@ -28,6 +32,7 @@ state& log_state() {
   static state* s = [] {
     auto* fresh = new state;
     if (const char* e = std::getenv("PORTILE_LOG")) split_into(fresh->channels, e);
+    fresh->any = !fresh->channels.empty();
     return fresh;
   }();
   return *s;
@@ -40,16 +45,19 @@ void set_log_channels(std::string_view list) {
   const std::lock_guard lock(s.mutex);
   s.channels.clear();
   split_into(s.channels, list);
+  s.any = !s.channels.empty();
 }
 
 void set_log_sink(std::function<void(std::string_view, std::string_view)> sink) {
+  auto fresh = sink ? std::make_shared<sink_function>(std::move(sink)) : nullptr;
   state& s = log_state();
   const std::lock_guard lock(s.mutex);
-  s.sink = std::move(sink);
+  s.sink.swap(fresh);
 }
 
 bool log_enabled(std::string_view channel) {
   state& s = log_state();
+  if (!s.any.load(std::memory_order_relaxed)) return false;
   const std::lock_guard lock(s.mutex);
   return s.channels.contains(channel) || s.channels.contains("all");
 }
@@ -57,12 +65,21 @@ bool log_enabled(std::string_view channel) {
 void log(std::string_view channel, std::string_view text) {
   if (!log_enabled(channel)) return;
   state& s = log_state();
-  const std::lock_guard lock(s.mutex);
-  if (s.sink)
-    s.sink(channel, text);
-  else
-    std::fprintf(stderr, "portile: %.*s: %.*s\n", static_cast<int>(channel.size()), channel.data(),
-                 static_cast<int>(text.size()), text.data());
+  std::shared_ptr<sink_function> sink;
+  {
+    const std::lock_guard lock(s.mutex);
+    sink = s.sink;
+  }
+  // Called without the lock: a sink may log, call Portile or wait for a lock of its own (an interpreter's) without a deadlock.
+  // A sink that throws loses its line, not the launch it belongs to.
+  try {
+    if (sink)
+      (*sink)(channel, text);
+    else
+      std::fprintf(stderr, "portile: %.*s: %.*s\n", static_cast<int>(channel.size()), channel.data(),
+                   static_cast<int>(text.size()), text.data());
+  } catch (...) {
+  }
 }
 
 }  // namespace portile

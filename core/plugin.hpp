@@ -33,8 +33,34 @@ std::int32_t guarded(char* text, std::size_t size, F f) noexcept {
   } catch (const std::exception& e) {
     std::snprintf(text, size, "%s", e.what());
     return static_cast<std::int32_t>(status_code::internal);
+  } catch (...) {
+    std::snprintf(text, size, "unknown exception");
+    return static_cast<std::int32_t>(status_code::internal);
   }
 }
+
+namespace detail {
+/// The C functions of an entry. Ordinary functions rather than lambdas: those count as device code too for some compilers.
+template <class P, class I>
+struct entry_functions {
+  static std::int32_t supports(const portile_device_info* d, const void* p, char* text, std::size_t size) {
+    bool yes = false;
+    (void)guarded(text, size, [&] {
+      const verdict v = I::supports(*d, *static_cast<const P*>(p));
+      if (!v.yes) std::snprintf(text, size, "%s", v.reason.c_str());
+      yes = v.yes;
+    });
+    return yes;
+  }
+  static std::int32_t workspace(const portile_device_info* d, const void* p, std::uint64_t* bytes) {
+    char text[256];
+    return guarded(text, sizeof text, [&] { *bytes = I::workspace(*d, *static_cast<const P*>(p)); });
+  }
+  static std::int32_t launch(const portile_launch* l, const void* p, char* text, std::size_t size) {
+    return guarded(text, size, [&] { I::launch(*l, *static_cast<const P*>(p)); });
+  }
+};
+}  // namespace detail
 
 /// Entry for problem P whose behaviour is the class I:
 ///   static verdict supports(const portile_device_info&, const P&);
@@ -42,27 +68,16 @@ std::int32_t guarded(char* text, std::size_t size, F f) noexcept {
 ///   static void launch(const portile_launch&, const P&);                     throws portile::error
 template <class P, class I>
 constexpr portile_implementation make_implementation(const char* name, device_kind kind, const char* archs) {
+  using functions = detail::entry_functions<P, I>;
   portile_implementation e{};
   e.op = P::name;
   e.name = name;
   e.device_kind = static_cast<std::int32_t>(kind);
   e.archs = archs;
   e.problem_size = sizeof(P);
-  e.supports = [](const portile_device_info* d, const void* p, char* text, std::size_t size) -> std::int32_t {
-    verdict v = refuse("internal: supports failed");
-    (void)guarded(text, size, [&] { v = I::supports(*d, *static_cast<const P*>(p)); });
-    if (!v.yes) std::snprintf(text, size, "%s", v.reason.c_str());
-    return v.yes;
-  };
-  if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) {
-    e.workspace = [](const portile_device_info* d, const void* p, std::uint64_t* bytes) -> std::int32_t {
-      char text[8];
-      return guarded(text, sizeof text, [&] { *bytes = I::workspace(*d, *static_cast<const P*>(p)); });
-    };
-  }
-  e.launch = [](const portile_launch* l, const void* p, char* text, std::size_t size) -> std::int32_t {
-    return guarded(text, size, [&] { I::launch(*l, *static_cast<const P*>(p)); });
-  };
+  e.supports = &functions::supports;
+  if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) e.workspace = &functions::workspace;
+  e.launch = &functions::launch;
   return e;
 }
 

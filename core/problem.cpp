@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include <portile/core/check.hpp>
@@ -79,6 +80,25 @@ void field_info::set_attribute(void* p, std::string_view v) const {
   }
 }
 
+bool field_info::same_attribute(const void* a, const void* b) const {
+  const auto bits = [](const void* p, const void* q, std::size_t n) { return std::memcmp(p, q, n) == 0; };
+  // Not the bytes of the optional itself: its padding, and the value of an empty one, are indeterminate.
+  const auto optional = [&]<class T>(const std::optional<T>& x, const std::optional<T>& y) {
+    return x.has_value() == y.has_value() && (!x || bits(&*x, &*y, sizeof(T)));
+  };
+  const void *x = static_cast<const char*>(a) + offset, *y = static_cast<const char*>(b) + offset;
+  switch (type) {
+    case attribute_type::boolean: return at<bool>(a, offset) == at<bool>(b, offset);
+    case attribute_type::integer: return bits(x, y, sizeof(std::int64_t));
+    case attribute_type::real: return bits(x, y, sizeof(double));
+    case attribute_type::text: return at<word>(a, offset) == at<word>(b, offset);
+    case attribute_type::optional_integer:
+      return optional(at<std::optional<std::int64_t>>(a, offset), at<std::optional<std::int64_t>>(b, offset));
+    case attribute_type::optional_real: return optional(at<std::optional<double>>(a, offset), at<std::optional<double>>(b, offset));
+  }
+  return false;
+}
+
 std::optional<std::int64_t> field_info::attribute_number(const void* p) const {
   switch (type) {
     case attribute_type::boolean: return at<bool>(p, offset);
@@ -105,7 +125,7 @@ void complete(op_info& op) {
     for (const auto& a : f.shape.alternatives)
       for (const formula& e : a.extents)
         for (std::string& n : e.names())
-          if (!op.find(n)) names.insert(std::move(n));
+          if (!op.find(n) && n.find('.') == std::string::npos) names.insert(std::move(n));
   op.dimensions.assign(names.begin(), names.end());
 }
 

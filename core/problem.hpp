@@ -70,6 +70,8 @@ struct field_info {
   PORTILE_API std::string attribute_text(const void* problem) const;
   /// Sets the attribute from such a text; throws invalid_argument.
   PORTILE_API void set_attribute(void* problem, std::string_view value) const;
+  /// Same value of the attribute in both, compared as bits; no text is made.
+  PORTILE_API bool same_attribute(const void* a, const void* b) const;
   /// The attribute as a whole number, where it has one (booleans count).
   PORTILE_API std::optional<std::int64_t> attribute_number(const void* problem) const;
 };
@@ -234,6 +236,13 @@ PORTILE_API const std::vector<op_info>& operations();
 PORTILE_API const op_info* find_operation(std::string_view name);
 /// Throws invalid_argument when there is none of this name.
 PORTILE_API const op_info& get_operation(std::string_view name);
+
+/// The operation of a problem struct, looked up once.
+template <class P>
+const op_info& operation_of() {
+  static const op_info& op = get_operation(P::name);
+  return op;
+}
 
 /// A problem whose operation is known at run time only. Owns the struct, not the tensors' memory.
 class any_problem {

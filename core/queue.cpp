@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <utility>
+
 #include <portile/core/queue.hpp>
 #include <portile/core/queue_state.hpp>
 
@@ -19,6 +22,7 @@ queue_state::~queue_state() {
   const int o = where.ordinal();
   if (arena || traps) runtime->stream_wait(o, stream, text, sizeof text);
   if (arena) runtime->release(o, arena, 0, text, sizeof text);
+  for (void* p : retired_arenas) runtime->release(o, p, 0, text, sizeof text);
   if (traps) runtime->release(o, traps, 0, text, sizeof text);
   if (owns_stream && stream) runtime->stream_destroy(o, stream, text, sizeof text);
 }
@@ -30,17 +34,24 @@ bool queue_state::capturing() const {
 }
 
 void* queue_state::workspace(std::uint64_t bytes) {
-  if (bytes <= arena_bytes) return arena;
-  if (capturing())
+  const bool in_capture = capturing();
+  if (bytes <= arena_bytes) {
+    arena_captured = arena_captured || in_capture;
+    return arena;
+  }
+  if (in_capture)
     throw error(status_code::capture_unsafe, "queue on " + where.text() + ": the workspace would grow to " + std::to_string(bytes) +
                                                  " bytes inside a capture: make a plan, or run once, before capturing");
-  void* fresh = nullptr;
-  call(runtime->allocate, where.ordinal(), bytes, 0, &fresh);
-  if (arena) {
-    call(runtime->stream_wait, where.ordinal(), stream);  // earlier launches may still use the old one
+  if (arena && arena_captured) {
+    retired_arenas.push_back(arena);
+  } else if (arena) {
+    call(runtime->stream_wait, where.ordinal(), stream);  // earlier launches may still use it
     call(runtime->release, where.ordinal(), arena, 0);
   }
-  arena = fresh;
+  arena = nullptr;
+  arena_bytes = 0;
+  arena_captured = false;
+  call(runtime->allocate, where.ordinal(), bytes, 0, &arena);
   arena_bytes = bytes;
   return arena;
 }
@@ -53,16 +64,22 @@ std::uint64_t* queue_state::next_trap(const op_info& op) {
   int word = 0;
   while (word < num_traps && used[word]) ++word;
   if (word == num_traps) {
-    if (in_capture)
-      throw error(status_code::capture_unsafe, "queue on " + where.text() + ": more than 128 checked launches in flight");
-    wait();
+    const auto captured = [](const pending_trap& p) { return p.captured; };
+    if (in_capture || std::all_of(pending.begin(), pending.end(), captured))
+      throw error(status_code::capture_unsafe,
+                  "queue on " + where.text() + ": more than 128 checked launches " + (in_capture ? "in flight" : "in its graphs"));
+    collect_traps();  // what it finds is kept for wait()
     return next_trap(op);
   }
   pending.push_back({&op, word, in_capture});
   return traps + word;
 }
 
-void queue_state::wait() {
+void queue_state::drop_trap(const std::uint64_t* word) {
+  if (word) std::erase_if(pending, [&](const pending_trap& p) { return traps + p.word == word; });
+}
+
+void queue_state::collect_traps() {
   call(runtime->stream_wait, where.ordinal(), stream);
   if (pending.empty()) return;
   std::uint64_t words[num_traps];
@@ -70,25 +87,30 @@ void queue_state::wait() {
   call(runtime->stream_wait, where.ordinal(), stream);
   call(runtime->fill, where.ordinal(), stream, static_cast<void*>(traps), 0xff, sizeof words);
   std::vector<pending_trap> kept;
-  const op_info* op = nullptr;
-  std::uint64_t first = ~std::uint64_t{0};
   for (const pending_trap& p : pending) {
-    if (!op && words[p.word] != ~std::uint64_t{0}) {
-      op = p.op;
-      first = words[p.word];
+    if (!broken_op && words[p.word] != ~std::uint64_t{0}) {
+      broken_op = p.op;
+      broken_word = words[p.word];
     }
     if (p.captured) kept.push_back(p);
   }
   pending = std::move(kept);
-  if (op) {
-    const std::size_t rule = first & 255;
-    throw data_error(op->name, rule < op->traps.size() ? op->traps[rule] : "unknown rule", static_cast<std::int64_t>(first >> 8));
+}
+
+void queue_state::wait() {
+  if (where.kind() != device_kind::cpu && capturing())
+    throw error(status_code::capture_unsafe, "queue on " + where.text() + ": wait inside a capture");
+  collect_traps();
+  if (const op_info* op = std::exchange(broken_op, nullptr)) {
+    const std::size_t rule = broken_word & 255;
+    throw data_error(op->name, rule < op->traps.size() ? op->traps[rule] : "unknown rule", static_cast<std::int64_t>(broken_word >> 8));
   }
 }
 
 namespace {
 
-std::shared_ptr<queue_state> make_state(device where, queue_properties properties) {
+// With a stream of its own, or the one given.
+std::shared_ptr<queue_state> make_state(device where, queue_properties properties, bool own, void* stream) {
   auto s = std::make_shared<queue_state>();
   s->where = where;
   s->info = &where.info();
@@ -97,13 +119,19 @@ std::shared_ptr<queue_state> make_state(device where, queue_properties propertie
   if (properties.num_sms < 0 || properties.num_sms > s->info->num_sms)
     throw error(status_code::invalid_argument, "queue: num_sms = " + std::to_string(properties.num_sms) + ": must be 0 to " +
                                                    std::to_string(s->info->num_sms));
+  s->stream = stream;
+  if (own) {
+    call(s->runtime->stream_create, where.ordinal(), &s->stream);
+    s->owns_stream = true;
+  }
   if (properties.checked) {
+    if (s->capturing())
+      throw error(status_code::capture_unsafe, "queue on " + where.text() + ": a checked queue cannot be made inside a capture");
     const std::uint64_t bytes = queue_state::num_traps * sizeof(std::uint64_t);
     void* p = nullptr;
     call(s->runtime->allocate, where.ordinal(), bytes, 0, &p);
     s->traps = static_cast<std::uint64_t*>(p);
-    call(s->runtime->fill, where.ordinal(), static_cast<void*>(nullptr), p, 0xff, bytes);
-    call(s->runtime->stream_wait, where.ordinal(), static_cast<void*>(nullptr));
+    call(s->runtime->fill, where.ordinal(), s->stream, p, 0xff, bytes);
   }
   return s;
 }
@@ -113,15 +141,10 @@ std::shared_ptr<queue_state> make_state(device where, queue_properties propertie
 
 queue::queue(selector choose, queue_properties properties) : queue(choose(), properties) {}
 
-queue::queue(device where, queue_properties properties) : state_(detail::make_state(where, properties)) {
-  detail::call(state_->runtime->stream_create, where.ordinal(), &state_->stream);
-  state_->owns_stream = true;
-}
+queue::queue(device where, queue_properties properties) : state_(detail::make_state(where, properties, true, nullptr)) {}
 
 queue queue::wrap(device where, void* native_stream, queue_properties properties) {
-  auto s = detail::make_state(where, properties);
-  s->stream = native_stream;
-  return queue(std::move(s));
+  return queue(detail::make_state(where, properties, false, native_stream));
 }
 
 device queue::get_device() const { return state_->where; }

@@ -22,7 +22,8 @@ struct event_state;
 }  // namespace detail
 
 /// A device and an in-order stream. Copies share the stream, the workspace arena and the record of checked launches; any thread
-/// may use any copy. It owns nothing that it did not create. A queue on the host has no native handle: `run` on it returns after
+/// may use any copy. It owns nothing that it did not create: a wrapped stream must outlive it, and it must outlive the graphs that
+/// were captured through it, because they hold addresses in its arena. A queue on the host has no native handle: `run` on it returns after
 /// completion.
 class PORTILE_API queue {
  public:

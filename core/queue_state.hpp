@@ -1,8 +1,8 @@
 #pragma once
 // Internal: what queues share. Not installed.
-#include <map>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <portile/core/dispatch.hpp>
@@ -14,9 +14,12 @@ namespace portile::detail {
 /// Calls an ABI function and turns its code into an exception.
 template <class F, class... A>
 void call(F f, A... a) {
-  char text[512] = "";
+  char text[512];
+  text[0] = 0;
   const std::int32_t code = f(a..., text, sizeof text);
-  if (code != 0) throw error(static_cast<status_code>(code), *text ? text : "the device's run time failed");
+  if (code == 0) return;
+  text[sizeof text - 1] = 0;
+  throw error(failure_code(code), *text ? text : "the device's run time failed");
 }
 
 struct queue_state {
@@ -30,6 +33,8 @@ struct queue_state {
   std::recursive_mutex mutex;
   void* arena = nullptr;
   std::uint64_t arena_bytes = 0;
+  bool arena_captured = false;  ///< a graph holds its address
+  std::vector<void*> retired_arenas;  ///< outgrown ones that graphs hold: they live as long as the queue
 
   // Checked queues: a ring of device words, and which launch took which.
   static constexpr int num_traps = 128;
@@ -40,9 +45,13 @@ struct queue_state {
     bool captured;  ///< belongs to a graph: looked at again after every replay
   };
   std::vector<pending_trap> pending;
+  const op_info* broken_op = nullptr;  ///< of the earliest launch whose data broke a rule, until wait() reports it
+  std::uint64_t broken_word = 0;
 
-  // The last plan of each operation: a second run with the same metadata skips the checks.
-  std::map<const op_info*, std::shared_ptr<plan_state>> last_plans;
+  // The latest plans of each operation, latest first: another run with the same metadata skips the checks. Several, because one
+  // operation often alternates between a few shapes.
+  static constexpr std::size_t max_plans = 8;
+  std::unordered_map<const op_info*, std::vector<std::shared_ptr<plan_state>>> plans;
 
   ~queue_state();
   bool capturing() const;
@@ -50,6 +59,10 @@ struct queue_state {
   void* workspace(std::uint64_t bytes);
   /// The word for the next launch of `op`; null on an unchecked queue.
   std::uint64_t* next_trap(const op_info& op);
+  /// Takes the word back: its launch did not happen.
+  void drop_trap(const std::uint64_t* word);
+  /// Waits, then reads and resets the words.
+  void collect_traps();
   void wait();
 };
 

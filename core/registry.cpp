@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <mutex>
@@ -21,7 +22,7 @@ constexpr portile_host host_table{PORTILE_ABI_VERSION, sizeof(portile_host), &ho
 
 struct state {
   std::recursive_mutex mutex;
-  bool scanned = false;
+  std::atomic<bool> scanned = false;
   std::deque<backend_info> backends;
   std::atomic<std::uint64_t> version{1};
 };
@@ -32,6 +33,17 @@ state& registry_state() {
   return *s;
 }
 
+// The folder of libportile.so, found while it is being loaded: the loader may have used a path relative to a current folder
+// that the program leaves later.
+std::string find_own_folder() {
+  Dl_info info{};
+  if (!dladdr(reinterpret_cast<const void*>(&host_log), &info) || !info.dli_fname) return {};
+  std::error_code ec;
+  const fs::path p = fs::canonical(info.dli_fname, ec);
+  return ec ? std::string{} : p.parent_path().string();
+}
+const std::string* const own_folder = new std::string(find_own_folder());
+
 std::string stem_of(const std::string& file) {
   std::string s = fs::path(file).stem().string();
   return s.starts_with(file_prefix) ? s.substr(file_prefix.size()) : s;
@@ -40,6 +52,8 @@ std::string stem_of(const std::string& file) {
 std::string mismatch(const char* what, std::uint64_t got, std::uint64_t want) {
   return std::string("ABI mismatch: ") + what + " is " + std::to_string(got) + ", this library has " + std::to_string(want);
 }
+
+bool known_kind(std::int32_t kind) { return kind >= PORTILE_DEVICE_CPU && kind <= PORTILE_DEVICE_SYCL; }
 
 // Why the table cannot be used; empty when it can.
 std::string table_problem(const portile_backend* b) {
@@ -54,10 +68,23 @@ std::string table_problem(const portile_backend* b) {
   if (b->tensor_size != sizeof(tensor)) return mismatch("size of portile::tensor", b->tensor_size, sizeof(tensor));
   if (b->runtime && b->runtime->size != sizeof(portile_runtime))
     return mismatch("size of portile_runtime", b->runtime->size, sizeof(portile_runtime));
-  if (!b->name || (b->num_devices > 0 && (!b->devices || !b->runtime))) return "the table lacks a name, devices or a run time";
+  if (!b->name || b->num_devices < 0 || (b->num_devices > 0 && (!b->devices || !b->runtime)))
+    return "the table lacks a name, devices or a run time";
+  if (!known_kind(b->device_kind)) return "unknown kind of device " + std::to_string(b->device_kind);
+  if (b->num_devices > 0 && b->device_kind == PORTILE_DEVICE_CPU) return "the host is no device of a plug-in";
+  if (const portile_runtime* r = b->runtime;
+      r && !(r->allocate && r->release && r->copy && r->fill && r->stream_create && r->stream_destroy && r->stream_wait &&
+             r->stream_capturing && r->event_create && r->event_destroy && r->event_record && r->event_wait && r->event_elapsed))
+    return "the run time lacks a function";
+  for (int i = 0; i < b->num_devices; ++i) {
+    const portile_device_info& d = b->devices[i];
+    if (d.kind != b->device_kind || !std::memchr(d.name, 0, sizeof d.name) || !std::memchr(d.arch, 0, sizeof d.arch))
+      return "device " + std::to_string(i) + " is malformed";
+  }
+  if (b->num_implementations > 0 && !b->implementations) return "the table lacks its implementations";
   for (std::uint64_t i = 0; i < b->num_implementations; ++i) {
     const portile_implementation* e = b->implementations[i];
-    if (!e || !e->op || !e->name || !e->supports || !e->launch) return "implementation " + std::to_string(i) + " is incomplete";
+    if (!e || !e->op || !e->name || !e->archs || !e->supports || !e->launch || !known_kind(e->device_kind)) return "implementation " + std::to_string(i) + " is incomplete";
     const op_info* op = find_operation(e->op);
     if (op && op->size != e->problem_size)
       return std::string(e->op) + " " + e->name + ": " + mismatch("size of the problem", e->problem_size, op->size);
@@ -65,18 +92,27 @@ std::string table_problem(const portile_backend* b) {
   return {};
 }
 
-status load_locked(state& s, const std::string& file) {
+status load_locked(state& s, const std::string& place) {
+  // One file is one plug-in, by whatever path it is named; a path that leads nowhere is kept as given.
+  std::error_code ec;
+  const fs::path real = fs::canonical(place, ec);
+  const std::string file = ec ? place : real.string();
   backend_info info;
   info.file = file;
   info.name = stem_of(file);
-  const auto refuse = [&](std::string reason) {
+  const auto refuse = [&](std::string reason, status_code code = status_code::unsupported) {
     info.reason = std::move(reason);
     log("load", file + ": refused: " + info.reason);
-    s.backends.push_back(info);
-    return status(status_code::unsupported, file + ": " + info.reason);
+    const auto before = std::find_if(s.backends.begin(), s.backends.end(), [&](const backend_info& b) { return b.file == file; });
+    if (before == s.backends.end())
+      s.backends.push_back(info);
+    else
+      *before = info;
+    return status(code, file + ": " + info.reason);
   };
   for (const backend_info& b : s.backends)
     if (b.loaded && b.file == file) return {};
+  if (ec) return refuse("cannot be read: " + ec.message());
 
   // RTLD_LOCAL keeps same-named inline and static symbols of two plug-ins apart. A refused plug-in stays mapped when
   // its entry has run: it may have registered process-wide handlers.
@@ -93,7 +129,8 @@ status load_locked(state& s, const std::string& file) {
   const portile_backend* table = nullptr;
   char text[512] = "";
   const std::int32_t code = entry(&host_table, &table, text, sizeof text);
-  if (code != 0) return refuse(*text ? text : "the entry function failed with code " + std::to_string(code));
+  text[sizeof text - 1] = 0;
+  if (code != 0) return refuse(*text ? text : "the entry function failed with code " + std::to_string(code), failure_code(code));
   if (std::string problem = table_problem(table); !problem.empty()) return refuse(std::move(problem));
 
   info.name = table->name;
@@ -112,41 +149,38 @@ status load_locked(state& s, const std::string& file) {
   }
   log("load", file + ": loaded " + info.name + ", " + std::to_string(table->num_implementations) + " implementations, " +
                   std::to_string(info.devices.size()) + " devices" + (info.reason.empty() ? "" : ": " + info.reason));
+  std::erase_if(s.backends, [&](const backend_info& b) { return b.file == file; });  // an earlier refusal
   s.backends.push_back(std::move(info));
   ++s.version;
   return {};
 }
 
-std::string own_folder() {
-  Dl_info info{};
-  if (!dladdr(reinterpret_cast<const void*>(&host_log), &info) || !info.dli_fname) return {};
-  std::error_code ec;
-  const fs::path p = fs::canonical(info.dli_fname, ec);
-  return ec ? std::string{} : p.parent_path().string();
-}
-
 void scan(state& s) {
   if (s.scanned) return;
-  s.scanned = true;
+  s.scanned = true;  // before the work: a plug-in's entry function may log, and a log sink may come back here
   std::vector<std::string> places;
-  if (const char* e = std::getenv("PORTILE_BACKEND_PATH")) {
+  if (const char* e = std::getenv("PORTILE_BACKEND_PATH"); e && *e) {
     std::string_view list = e;
     while (!list.empty()) {
       const auto colon = list.find(':');
       if (colon != 0) places.emplace_back(list.substr(0, colon));  // an empty entry is not the current folder
       list.remove_prefix(colon == std::string_view::npos ? list.size() : colon + 1);
     }
-  } else if (std::string folder = own_folder(); !folder.empty()) {
-    places.push_back(std::move(folder));
+  } else if (!own_folder->empty()) {
+    places.push_back(*own_folder);
   }
   for (const std::string& place : places) {
     std::error_code ec;
     std::vector<std::string> files;
-    if (fs::is_directory(place, ec)) {
-      for (const auto& f : fs::directory_iterator(place, ec)) {
-        const std::string name = f.path().filename().string();
-        if (name.starts_with(file_prefix) && name.ends_with(".so")) files.push_back(f.path().string());
+    if (!fs::path(place).is_absolute()) {
+      s.backends.push_back({stem_of(place), place, false, "PORTILE_BACKEND_PATH: must be an absolute path", {}, {}, nullptr});
+      log("load", place + ": refused: " + s.backends.back().reason);
+    } else if (fs::is_directory(place, ec)) {
+      for (fs::directory_iterator f(place, ec), end; !ec && f != end; f.increment(ec)) {
+        const std::string name = f->path().filename().string();
+        if (name.starts_with(file_prefix) && name.ends_with(".so")) files.push_back(f->path().string());
       }
+      if (ec) s.backends.push_back({stem_of(place), place, false, "cannot be read: " + ec.message(), {}, {}, nullptr});
     } else {
       files.push_back(place);
     }
@@ -189,7 +223,13 @@ std::vector<implementation_ref> implementations(std::string_view op) {
   return list;
 }
 
-std::uint64_t detail::registry_version() { return scanned().version; }
+std::uint64_t detail::registry_version() {
+  state& s = registry_state();
+  // A run on every thread passes here: no lock once the plug-ins are loaded. While another thread loads them, the version
+  // that it publishes at the end of each load makes later runs choose again.
+  if (!s.scanned.load(std::memory_order_acquire)) (void)scanned();
+  return s.version.load(std::memory_order_acquire);
+}
 
 namespace {
 

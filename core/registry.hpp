@@ -24,8 +24,8 @@ struct backend_info {
   const portile_backend* table = nullptr;
 };
 
-/// Loads on first use: the folder of libportile.so, or PORTILE_BACKEND_PATH (folders or files, colon separated);
-/// never the current folder. Files are named libportile_backend_*.so.
+/// Loads on first use: the folder of libportile.so, or PORTILE_BACKEND_PATH (absolute folders or files, colon separated, empty
+/// entries are ignored); never the current folder. Files are named libportile_backend_*.so.
 PORTILE_API std::vector<backend_info> backends();
 
 /// Loads one more plug-in file; status text names the file and the reason when it is refused. The refusal is kept and

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
-#include <portile/core/numeric/integer.hpp>
 #include <portile/core/shape.hpp>
 #include <portile/core/status.hpp>
 
@@ -9,6 +9,23 @@ namespace portile {
 namespace {
 
 using value = std::optional<std::int64_t>;
+
+// A result that does not fit has no value: a shape with it matches nothing.
+value add(std::int64_t a, std::int64_t b) {
+  std::int64_t r;
+  return __builtin_add_overflow(a, b, &r) ? value{} : value{r};
+}
+value subtract(std::int64_t a, std::int64_t b) {
+  std::int64_t r;
+  return __builtin_sub_overflow(a, b, &r) ? value{} : value{r};
+}
+value multiply(std::int64_t a, std::int64_t b) {
+  std::int64_t r;
+  return __builtin_mul_overflow(a, b, &r) ? value{} : value{r};
+}
+// Floor and ceiling for either sign of a; b > 0.
+std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0); }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
 
 // Recursive descent over the text; shapes are evaluated a few times per call of an operation, on strings of a few
 // characters, so there is no compiled form.
@@ -57,9 +74,9 @@ class parser {
     value v = product();
     for (;;) {
       if (take('+'))
-        v = both(v, product(), [](auto a, auto b) { return value{a + b}; });
+        v = both(v, product(), [](auto a, auto b) { return add(a, b); });
       else if (take('-'))
-        v = both(v, product(), [](auto a, auto b) { return value{a - b}; });
+        v = both(v, product(), [](auto a, auto b) { return subtract(a, b); });
       else
         return v;
     }
@@ -68,9 +85,9 @@ class parser {
     value v = atom();
     for (;;) {
       if (take('*'))
-        v = both(v, atom(), [](auto a, auto b) { return value{a * b}; });
+        v = both(v, atom(), [](auto a, auto b) { return multiply(a, b); });
       else if (take('/'))
-        v = both(v, atom(), [](auto a, auto b) { return b > 0 ? value{a / b} : value{}; });
+        v = both(v, atom(), [](auto a, auto b) { return b > 0 ? value{floor_div(a, b)} : value{}; });
       else
         return v;
     }
@@ -83,10 +100,16 @@ class parser {
       return v;
     }
     const std::size_t start = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_')) ++at_;
+    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_' || text_[at_] == '.'))
+      ++at_;
     if (start == at_) fail();
     const std::string_view token = text_.substr(start, at_ - start);
-    if (std::isdigit(static_cast<unsigned char>(token[0]))) return std::stoll(std::string(token));
+    if (std::isdigit(static_cast<unsigned char>(token[0]))) {
+      std::int64_t v = 0;
+      const auto r = std::from_chars(token.data(), token.data() + token.size(), v);
+      if (r.ec != std::errc{} || r.ptr != token.data() + token.size()) fail();
+      return v;
+    }
     if (!take('(')) {
       if (seen_) seen_->emplace_back(token);
       return names_(token);
@@ -95,8 +118,8 @@ class parser {
     need(',');
     value b = conditional();
     need(')');
-    if (token == "ceil") return both(a, b, [](auto x, auto y) { return y > 0 ? value{numeric::ceil_div(x, y)} : value{}; });
-    if (token == "align") return both(a, b, [](auto x, auto y) { return y > 0 ? value{numeric::align_up(x, y)} : value{}; });
+    if (token == "ceil") return both(a, b, [](auto x, auto y) { return y > 0 ? value{ceil_div(x, y)} : value{}; });
+    if (token == "align") return both(a, b, [](auto x, auto y) { return y > 0 ? multiply(ceil_div(x, y), y) : value{}; });
     if (token == "max") return both(a, b, [](auto x, auto y) { return value{std::max(x, y)}; });
     if (token == "min") return both(a, b, [](auto x, auto y) { return value{std::min(x, y)}; });
     fail();

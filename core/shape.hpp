@@ -11,7 +11,8 @@
 namespace portile {
 
 /// Whole-number formula over named dimensions and attributes: + - * / (floor), parentheses, ceil(a, b) = ceil(a / b),
-/// align(a, b), max(a, b), min(a, b), and a ? b : c with a being zero or not.
+/// align(a, b), max(a, b), min(a, b), and a ? b : c with a being zero or not. `field.type` is 1 where the tensor of that field
+/// has this element type ("b.e2m1x2"), else 0; an absent tensor counts as having the first type of its field.
 class formula {
  public:
   using lookup = std::function<std::optional<std::int64_t>(std::string_view)>;

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <limits>
+
 #include <portile/core/status.hpp>
 #include <portile/core/tensor.hpp>
 
@@ -10,14 +13,21 @@ std::string list(const extents_t& v, int n) {
   return s + "]";
 }
 
+bool has_zero_extent(const tensor& t) {
+  for (int i = 0; i < t.rank; ++i)
+    if (t.extent(i) == 0) return true;
+  return false;
+}
+
 }  // namespace
 
 extents_t contiguous_strides(std::span<const std::int64_t> extents) {
   extents_t s{};
   std::int64_t n = 1;
-  for (std::size_t i = extents.size(); i-- > 0;) {
+  for (std::size_t i = std::min<std::size_t>(extents.size(), max_rank); i-- > 0;) {
     s[i] = n;
-    n *= extents[i] > 0 ? extents[i] : 1;
+    // Extents too large to multiply are refused by check(); here they must only not overflow.
+    if (extents[i] > 0 && __builtin_mul_overflow(n, extents[i], &n)) n = std::numeric_limits<std::int64_t>::max();
   }
   return s;
 }
@@ -47,17 +57,17 @@ tensor make_tensor(void* data, dtype type, std::span<const std::int64_t> extents
 }
 
 bool tensor::contiguous() const {
-  if (numel() == 0) return true;
+  if (has_zero_extent(*this)) return true;
   std::int64_t n = 1;
   for (int i = rank; i-- > 0;) {
-    if (extent(i) != 1 && stride(i) != n) return false;
-    n *= extent(i);
+    if (extent(i) == 1) continue;
+    if (stride(i) != n || __builtin_mul_overflow(n, extent(i), &n)) return false;
   }
   return true;
 }
 
 std::int64_t tensor::span() const {
-  if (numel() == 0) return 0;
+  if (has_zero_extent(*this)) return 0;
   std::int64_t n = 1;
   for (int i = 0; i < rank; ++i) n += (extent(i) - 1) * stride(i);
   return n;
@@ -65,6 +75,7 @@ std::int64_t tensor::span() const {
 
 std::string tensor::text() const {
   if (!defined()) return "absent";
+  if (rank < 0 || rank > max_rank) return std::string(to_string(dtype)) + " of rank " + std::to_string(rank);
   std::string s(to_string(dtype));
   s += list(extents, rank);
   if (!contiguous()) s += " strides " + list(strides, rank);

@@ -13,6 +13,18 @@ constexpr bf16 to_bf16(float x) {
   return {static_cast<std::uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
 }
 
+// fp64 -> bf16 with a single rounding, ties to even: the step through fp32 rounds to odd, which keeps what the
+// second step must know. Specials as above.
+constexpr bf16 double_to_bf16(double x) {
+  float f = static_cast<float>(x);
+  const double back = f;
+  if (back != x && !is_nan(f) && float_bits(f) % 2 == 0) {
+    const bool too_large = (back < 0 ? -back : back) > (x < 0 ? -x : x);
+    f = bits_float(too_large ? float_bits(f) - 1 : float_bits(f) + 1);
+  }
+  return to_bf16(f);
+}
+
 // Exact; NaN payloads are kept.
 constexpr float to_float(bf16 x) { return bits_float(std::uint32_t{x.bits} << 16); }
 

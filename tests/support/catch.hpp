@@ -11,6 +11,12 @@
 #include <catch2/generators/catch_generators_range.hpp>
 #include <catch2/matchers/catch_matchers.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+namespace portile::test {
+using Catch::Approx;
+}
 #else
 #include <catch2/catch.hpp>
+namespace portile::test {
+using Catch::Detail::Approx;
+}
 #endif

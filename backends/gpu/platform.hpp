@@ -1,0 +1,350 @@
+#pragma once
+// What GPU code is written with, and the only file that knows for which machine it is compiled: CUDA, HIP, or the host
+// emulator of tests/emulator. A kernel is a class
+//
+//   struct K {
+//     static constexpr int threads = 256;                                        // of a block
+//     struct params { ... };                                                     // trivially copyable, at most 4 KB
+//     template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
+//   };
+//
+// started by launch<K>. Everything that lanes do together goes through `block`. All lanes of a wave take part in a shuffle,
+// ballot or reduction, and all threads of a block in a barrier: loops around them are uniform. A kernel takes any grid: it
+// loops from block.index() in steps of block.grid().
+#include <math.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <portile/core/numeric/bf16.hpp>
+#include <portile/core/numeric/e2m1.hpp>
+#include <portile/core/numeric/e4m3.hpp>
+#include <portile/core/numeric/integer.hpp>
+#include <portile/core/plugin.hpp>
+
+#if defined(PORTILE_EMULATOR)
+#include "tests/emulator/engine.hpp"
+#define PORTILE_DEVICE inline
+#define PORTILE_UNROLL
+#elif defined(__HIPCC__)
+#include <hip/hip_runtime.h>
+#define PORTILE_GPU_HIP 1
+#define PORTILE_DEVICE __device__ __forceinline__
+#define PORTILE_UNROLL _Pragma("unroll")
+#elif defined(__CUDACC__)
+#include <cuda_runtime.h>
+#define PORTILE_GPU_CUDA 1
+#define PORTILE_DEVICE __device__ __forceinline__
+#define PORTILE_UNROLL _Pragma("unroll")
+#else
+#error "backends/gpu is compiled by nvcc, by hipcc, or for the emulator"
+#endif
+
+// A function of the vendor's run-time API: PORTILE_GPU_API(Malloc) is cudaMalloc or hipMalloc.
+#if defined(PORTILE_GPU_CUDA)
+#define PORTILE_GPU_API(name) cuda##name
+using cudaDeviceProp_t = cudaDeviceProp;
+#elif defined(PORTILE_GPU_HIP)
+#define PORTILE_GPU_API(name) hip##name
+#endif
+
+namespace portile::gpu {
+
+#if defined(PORTILE_GPU_CUDA)
+inline constexpr device_kind platform_kind = device_kind::cuda;
+inline constexpr const char* platform_name = "cuda";
+inline constexpr const char* simt_name = "cuda.simt";
+#elif defined(PORTILE_GPU_HIP)
+inline constexpr device_kind platform_kind = device_kind::hip;
+inline constexpr const char* platform_name = "hip";
+inline constexpr const char* simt_name = "hip.simt";
+#else
+// The plug-ins of the emulator give its entries the kind of the device that they pretend to have.
+inline constexpr device_kind platform_kind = device_kind::cuda;
+inline constexpr const char* platform_name = "emulated";
+inline constexpr const char* simt_name = "emulated.simt";
+#endif
+
+// ------------------------------------------------------------------------------------------------------------ the block
+
+#if defined(PORTILE_EMULATOR)
+template <int Threads, int Wave>
+using block = emulator::block<Threads, Wave>;
+#else
+
+#if defined(PORTILE_GPU_HIP) && defined(__GFX9__)
+inline constexpr int wave_lanes = 64;
+#else
+inline constexpr int wave_lanes = 32;
+#endif
+
+/// The block of threads that runs a kernel's body, as one of its threads sees it.
+template <int Threads>
+struct block {
+  static constexpr int threads = Threads;
+  static constexpr int wave_size = wave_lanes;
+  static constexpr int num_waves = Threads / wave_size;
+
+  PORTILE_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
+  PORTILE_DEVICE int lane() const { return thread() % wave_size; }
+  PORTILE_DEVICE int wave() const { return thread() / wave_size; }
+  PORTILE_DEVICE std::int64_t index() const { return blockIdx.x; }
+  PORTILE_DEVICE std::int64_t grid() const { return gridDim.x; }
+
+  /// Shared memory from byte `offset` on (a multiple of 16), as many bytes as the launch asked for.
+  template <class T>
+  PORTILE_DEVICE T* shared(std::size_t offset = 0) const {
+    extern __shared__ __align__(16) unsigned char portile_shared_memory[];
+    return reinterpret_cast<T*>(portile_shared_memory + offset);
+  }
+  PORTILE_DEVICE void barrier() const { __syncthreads(); }
+
+  // Values of 4 or 8 bytes.
+#if defined(PORTILE_GPU_CUDA)
+  template <class T>
+  PORTILE_DEVICE T shuffle(T v, int source) const { return __shfl_sync(~0u, v, source); }
+  template <class T>
+  PORTILE_DEVICE T shuffle_xor(T v, int mask) const { return __shfl_xor_sync(~0u, v, mask); }
+  template <class T>
+  PORTILE_DEVICE T shuffle_down(T v, int delta) const { return __shfl_down_sync(~0u, v, static_cast<unsigned>(delta)); }
+  /// Bit l is the predicate of lane l.
+  PORTILE_DEVICE std::uint64_t ballot(bool predicate) const { return __ballot_sync(~0u, predicate); }
+#else
+  template <class T>
+  PORTILE_DEVICE T shuffle(T v, int source) const { return __shfl(v, source, wave_size); }
+  template <class T>
+  PORTILE_DEVICE T shuffle_xor(T v, int mask) const { return __shfl_xor(v, mask, wave_size); }
+  template <class T>
+  PORTILE_DEVICE T shuffle_down(T v, int delta) const { return __shfl_down(v, static_cast<unsigned>(delta), wave_size); }
+  PORTILE_DEVICE std::uint64_t ballot(bool predicate) const { return __ballot(predicate); }
+#endif
+
+  /// The largest value of the wave, in every lane.
+  PORTILE_DEVICE std::uint32_t wave_max(std::uint32_t v) const {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(~0u, v);
+#else
+    for (int m = wave_size / 2; m > 0; m /= 2) {
+      const std::uint32_t other = shuffle_xor(v, m);
+      v = other > v ? other : v;
+    }
+    return v;
+#endif
+  }
+};
+#endif
+
+/// The first lane whose bit is set; the mask is not 0.
+PORTILE_DEVICE int first_lane(std::uint64_t mask) {
+#if defined(PORTILE_EMULATOR)
+  return __builtin_ctzll(mask);
+#else
+  return __ffsll(static_cast<long long>(mask)) - 1;
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------- memory
+
+/// Words that one instruction loads or stores; addresses are multiples of the size.
+struct alignas(16) words4 {
+  std::uint32_t w[4];
+};
+struct alignas(8) words2 {
+  std::uint32_t w[2];
+};
+
+#if defined(PORTILE_EMULATOR)
+inline words4 load16(const void* p) { return emulator::aligned_load<words4>(p); }
+inline words2 load8(const void* p) { return emulator::aligned_load<words2>(p); }
+inline std::uint32_t load4(const void* p) { return emulator::aligned_load<std::uint32_t>(p); }
+inline void store16(void* p, words4 v) { emulator::aligned_store(p, v); }
+inline void store8(void* p, words2 v) { emulator::aligned_store(p, v); }
+inline void store4(void* p, std::uint32_t v) { emulator::aligned_store(p, v); }
+#else
+PORTILE_DEVICE words4 load16(const void* p) {
+  const uint4 v = *static_cast<const uint4*>(p);
+  return {{v.x, v.y, v.z, v.w}};
+}
+PORTILE_DEVICE words2 load8(const void* p) {
+  const uint2 v = *static_cast<const uint2*>(p);
+  return {{v.x, v.y}};
+}
+PORTILE_DEVICE std::uint32_t load4(const void* p) { return *static_cast<const std::uint32_t*>(p); }
+PORTILE_DEVICE void store16(void* p, words4 v) { *static_cast<uint4*>(p) = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
+PORTILE_DEVICE void store8(void* p, words2 v) { *static_cast<uint2*>(p) = make_uint2(v.w[0], v.w[1]); }
+PORTILE_DEVICE void store4(void* p, std::uint32_t v) { *static_cast<std::uint32_t*>(p) = v; }
+#endif
+
+/// Reports data that breaks rule number `rule` of the contract at this flat index; the smallest index is kept.
+PORTILE_DEVICE void raise_trap(std::uint64_t* trap, unsigned rule, std::int64_t index) {
+  if (!trap) return;
+  const auto value = static_cast<unsigned long long>(index) * 256 + rule;
+#if defined(PORTILE_EMULATOR)
+  if (value < *trap) *trap = value;
+#else
+  atomicMin(reinterpret_cast<unsigned long long*>(trap), value);
+#endif
+}
+
+// ----------------------------------------------------------------------------------------------------------- conversions
+// Instructions where the hardware has them with the bits of core/numeric, and core/numeric itself elsewhere. HIP uses
+// core/numeric throughout until a device is at hand to prove its instructions equal.
+
+/// Two values as e4m3 codes, the first one in the low byte.
+PORTILE_DEVICE std::uint16_t to_e4m3x2(float first, float second) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 890
+  std::uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
+#else
+  return static_cast<std::uint16_t>(numeric::to_e4m3(first).bits | numeric::to_e4m3(second).bits << 8);
+#endif
+}
+PORTILE_DEVICE std::uint32_t to_e4m3x4(float a, float b, float c, float d) {
+  return std::uint32_t{to_e4m3x2(a, b)} | std::uint32_t{to_e4m3x2(c, d)} << 16;
+}
+/// A NaN code gives some NaN.
+PORTILE_DEVICE void from_e4m3x2(std::uint16_t codes, float& first, float& second) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 890
+  asm("{\n"
+      ".reg .b32 halves;\n"
+      ".reg .b16 lo, hi;\n"
+      "cvt.rn.f16x2.e4m3x2 halves, %2;\n"
+      "mov.b32 {lo, hi}, halves;\n"
+      "cvt.f32.f16 %0, lo;\n"
+      "cvt.f32.f16 %1, hi;\n"
+      "}"
+      : "=f"(first), "=f"(second)
+      : "h"(codes));
+#else
+  first = numeric::to_float(numeric::e4m3{static_cast<std::uint8_t>(codes)});
+  second = numeric::to_float(numeric::e4m3{static_cast<std::uint8_t>(codes >> 8)});
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------- launch
+
+/// Where and how a launch runs; made by make_simt below.
+struct context {
+  const portile_launch& call;
+  bool prepare;  ///< load the kernels that this problem takes and start nothing: what a plan does
+};
+
+#if !defined(PORTILE_EMULATOR)
+
+/// Turns an error of the vendor's run time into an exception and takes it off the run time's record.
+inline void require_success(PORTILE_GPU_API(Error_t) e, const char* what) {
+  if (e == PORTILE_GPU_API(Success)) return;
+  (void)PORTILE_GPU_API(GetLastError)();
+  const bool memory = e == PORTILE_GPU_API(ErrorMemoryAllocation);
+  throw error(memory ? status_code::out_of_memory : status_code::device_error,
+              std::string(what) + ": " + PORTILE_GPU_API(GetErrorString)(e));
+}
+
+/// Makes a device current for its scope.
+class current_device {
+ public:
+  explicit current_device(int ordinal) {
+    require_success(PORTILE_GPU_API(GetDevice)(&before_), "get the current device");
+    if (ordinal == before_) return;
+    require_success(PORTILE_GPU_API(SetDevice)(ordinal), "set the current device");
+    changed_ = true;
+  }
+  ~current_device() {
+    if (changed_) (void)PORTILE_GPU_API(SetDevice)(before_);
+  }
+  current_device(const current_device&) = delete;
+  current_device& operator=(const current_device&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+/// Bytes of dynamic shared memory that a kernel gets without asking.
+inline constexpr std::size_t default_shared_bytes = 48 * 1024;
+
+#if defined(PORTILE_GPU_CUDA)
+template <class K>
+__global__ void __launch_bounds__(K::threads) kernel_entry(const __grid_constant__ typename K::params p) {
+  block<K::threads> b;
+  K::run(b, p);
+}
+#else
+template <class K>
+__global__ void __launch_bounds__(K::threads) kernel_entry(const typename K::params p) {
+  block<K::threads> b;
+  K::run(b, p);
+}
+#endif
+#endif
+
+/// Starts K on at most `blocks` blocks with `shared_bytes` of shared memory; nothing for 0 blocks.
+template <class K>
+void launch(const context& c, std::int64_t blocks, std::size_t shared_bytes, const typename K::params& p) {
+  static_assert(K::threads % 64 == 0, "whole waves, on every device");
+  const portile_launch& l = c.call;
+  if (blocks <= 0) return;
+  // A share of the device: as many blocks as its multiprocessors hold.
+  if (l.num_sms > 0) blocks = std::min<std::int64_t>(blocks, std::int64_t{l.num_sms} * std::max(1, 2048 / K::threads));
+  if (l.max_blocks > 0) blocks = std::min<std::int64_t>(blocks, l.max_blocks);
+  blocks = std::min<std::int64_t>(blocks, 0x7fffffff);
+#if defined(PORTILE_EMULATOR)
+  if (c.prepare) return;
+  if (l.device->wave_size == 64)
+    emulator::run_grid<K, 64>(blocks, shared_bytes, p);
+  else
+    emulator::run_grid<K, 32>(blocks, shared_bytes, p);
+#else
+  const void* entry = reinterpret_cast<const void*>(&kernel_entry<K>);
+  const current_device guard(l.device->ordinal);
+  if (c.prepare) {
+    // Loads the kernel: a load during a stream capture or beside a running kernel would synchronise.
+    PORTILE_GPU_API(FuncAttributes) attributes;
+    require_success(PORTILE_GPU_API(FuncGetAttributes)(&attributes, entry), "load a kernel");
+    if (shared_bytes > default_shared_bytes)
+      require_success(PORTILE_GPU_API(FuncSetAttribute)(entry, PORTILE_GPU_API(FuncAttributeMaxDynamicSharedMemorySize),
+                                                        static_cast<int>(shared_bytes)),
+                      "shared memory of a kernel");
+    return;
+  }
+  typename K::params copy = p;
+  void* arguments[] = {&copy};
+  require_success(PORTILE_GPU_API(LaunchKernel)(entry, dim3(static_cast<unsigned>(blocks)), dim3(K::threads), arguments, shared_bytes,
+                                                static_cast<PORTILE_GPU_API(Stream_t)>(l.stream)),
+                  "launch");
+#endif
+}
+
+/// Why a device cannot run what this plug-in was built for; empty when it can.
+std::string arch_refusal(const portile_device_info& device);
+/// The architectures this plug-in was built for, comma separated.
+extern const char* const built_archs;
+
+/// The entry "<platform>.simt" of an operation: `I::launch(const context&, const P&)` takes whatever the contract takes.
+template <class P, class I>
+struct simt {
+  static plugin::verdict supports(const portile_device_info& device, const P&) {
+    std::string reason = arch_refusal(device);
+    return reason.empty() ? plugin::accept() : plugin::refuse(std::move(reason));
+  }
+  // Asked for by a plan, so this is where the problem's kernels are loaded.
+  static std::uint64_t workspace(const portile_device_info& device, const P& p) {
+    portile_launch l{};
+    l.device = &device;
+    I::launch(context{l, true}, p);
+    if constexpr (requires { I::workspace(device, p); }) return I::workspace(device, p);
+    return 0;
+  }
+  static void launch(const portile_launch& l, const P& p) { I::launch(context{l, false}, p); }
+};
+
+// Not constexpr: hipcc would take a constant for one of the device's too, and look for the host's functions there.
+template <class P, class I>
+portile_implementation make_simt() {
+  return plugin::make_implementation<P, simt<P, I>>(simt_name, platform_kind, PORTILE_GPU_ARCHS);
+}
+
+}  // namespace portile::gpu

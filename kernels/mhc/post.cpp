@@ -1,0 +1,15 @@
+#include <portile/kernels/mhc/post.hpp>
+#include <portile/kernels/mhc/sizes.hpp>
+
+namespace portile::mhc {
+
+void post::check(checker& c) const {
+  check_mult(c);
+  check_hidden(c);
+  c.need(out.numel() == 0 || out.data != residual.data, "out.data", out,
+         "must not be the buffer of residual");
+}
+
+void post::infer(inference& i) const { i.out("out", dtype::bf16); }
+
+}  // namespace portile::mhc

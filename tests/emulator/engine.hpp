@@ -1,0 +1,121 @@
+#pragma once
+// Runs GPU kernels on the host: the threads of a block are fibers, and everything that lanes do together is a place where
+// they wait for each other. What a real device would leave undefined is an error here: a barrier that not every thread
+// reaches, a shuffle in which a lane of the wave is missing or at another place of the code, shared memory beyond what the
+// launch asked for, a vector access to a misaligned address.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <source_location>
+#include <type_traits>
+
+namespace portile::emulator {
+
+struct block_run;
+
+/// What one thread of a running block sees.
+struct thread_view {
+  block_run* run;
+  int thread;
+};
+
+using site = std::source_location;
+
+void wait_barrier(const thread_view& t, site where);
+/// Gives the lane's 8 bytes to its wave and returns those of all lanes, valid until the lane's next exchange.
+const std::uint64_t* exchange(const thread_view& t, std::uint64_t mine, site where);
+void* shared_memory(const thread_view& t, std::size_t offset, std::size_t size);
+std::int64_t block_index(const thread_view& t);
+std::int64_t grid_size(const thread_view& t);
+[[noreturn]] void fail(const char* text);
+
+template <int Threads, int Wave>
+class block {
+ public:
+  static constexpr int threads = Threads;
+  static constexpr int wave_size = Wave;
+  static constexpr int num_waves = Threads / Wave;
+
+  explicit block(thread_view t) : t_(t) {}
+
+  int thread() const { return t_.thread; }
+  int lane() const { return t_.thread % wave_size; }
+  int wave() const { return t_.thread / wave_size; }
+  std::int64_t index() const { return block_index(t_); }
+  std::int64_t grid() const { return grid_size(t_); }
+
+  template <class T>
+  T* shared(std::size_t offset = 0) const {
+    return static_cast<T*>(shared_memory(t_, offset, sizeof(T)));
+  }
+  void barrier(site where = site::current()) const { wait_barrier(t_, where); }
+
+  template <class T>
+  T shuffle(T v, int source, site where = site::current()) const {
+    return pick(v, source & (wave_size - 1), where);
+  }
+  template <class T>
+  T shuffle_xor(T v, int mask, site where = site::current()) const {
+    const int source = lane() ^ mask;
+    return pick(v, source < wave_size ? source : lane(), where);
+  }
+  template <class T>
+  T shuffle_down(T v, int delta, site where = site::current()) const {
+    const int source = lane() + delta;
+    return pick(v, source < wave_size ? source : lane(), where);
+  }
+  std::uint64_t ballot(bool predicate, site where = site::current()) const {
+    const std::uint64_t* all = exchange(t_, predicate, where);
+    std::uint64_t mask = 0;
+    for (int l = 0; l < wave_size; ++l) mask |= all[l] << l;
+    return mask;
+  }
+  std::uint32_t wave_max(std::uint32_t v, site where = site::current()) const {
+    const std::uint64_t* all = exchange(t_, v, where);
+    std::uint64_t best = 0;
+    for (int l = 0; l < wave_size; ++l) best = all[l] > best ? all[l] : best;
+    return static_cast<std::uint32_t>(best);
+  }
+
+ private:
+  template <class T>
+  T pick(T v, int source, site where) const {
+    static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "as on a device");
+    std::uint64_t mine = 0;
+    std::memcpy(&mine, &v, sizeof v);
+    const std::uint64_t* all = exchange(t_, mine, where);
+    T result;
+    std::memcpy(&result, &all[source], sizeof result);
+    return result;
+  }
+  thread_view t_;
+};
+
+template <class T>
+T aligned_load(const void* p) {
+  if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned vector load");
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+void aligned_store(void* p, T v) {
+  if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned vector store");
+  std::memcpy(p, &v, sizeof v);
+}
+
+using body = void (*)(const thread_view&, const void* params);
+/// Runs the blocks one after another; throws std::runtime_error for what a device would leave undefined.
+void run_blocks(std::int64_t grid, int threads, int wave, std::size_t shared_bytes, body run, const void* params);
+
+template <class K, int Wave>
+void run_grid(std::int64_t grid, std::size_t shared_bytes, const typename K::params& p) {
+  run_blocks(grid, K::threads, Wave, shared_bytes,
+             [](const thread_view& t, const void* params) {
+               block<K::threads, Wave> b(t);
+               K::run(b, *static_cast<const typename K::params*>(params));
+             },
+             &p);
+}
+
+}  // namespace portile::emulator
