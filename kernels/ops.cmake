@@ -39,36 +39,6 @@ set(PORTILE_OPS
   mhc.reduce_partials_and_rmsnorm_backward
   mhc.sinkhorn
   mhc.sinkhorn_backward
-  moe.expand_to_fused
-  moe.expand_to_fused_with_sf
-  moe.get_fused_mapping
-  moe.normalize_weight
-  moe.reduce_fused
-  moe.top2_sum_gate
-  moe.topk_gate
-  norm.backward
-  norm.forward
-  norm.forward_and_per_token_cast
-  engram.fused_weight
-  engram.gate
-  engram.gather
-  engram.hash
-  gemm.grouped_nt
-  gemm.nt
-  engram.gate_backward
-  engram.grad_w_reduce
-  engram.make_offsets
-  engram.sinkhorn_col_update
-  engram.sinkhorn_finalize
-  engram.sinkhorn_momentum_update
-  engram.sinkhorn_step
-  engram.sinkhorn_step_reduce
-  mhc.expand
-  mhc.post
-  mhc.pre_apply_mix
-  mhc.pre_norm_fn
-  mhc.pre_split_mixes
-  mhc.sinkhorn
   moe.aux_fi
   moe.expand_to_fused
   moe.expand_to_fused_with_sf
@@ -83,26 +53,9 @@ set(PORTILE_OPS
   moe.top2_sum_gate
   moe.topk_gate
   moe.topk_sum_and_topk_group_idx
-  quant.per_block_cast
-  mhc.block_backward
-  mhc.expand_backward
-  mhc.fn_normw_merge
-  mhc.fn_normw_merge_backward
-  mhc.head_compute_mix
-  mhc.head_compute_mix_backward
-  mhc.multilayer_recompute
-  mhc.post_backward
-  mhc.pre
-  mhc.pre_apply_mix_backward
-  mhc.pre_big_fuse
-  mhc.pre_norm_fn_backward
-  mhc.pre_norm_fn_partials
-  mhc.pre_split_mixes_backward
-  mhc.reduce_partials_and_rmsnorm
-  mhc.reduce_partials_and_rmsnorm_backward
-  mhc.sinkhorn_backward
-  gemm.nt
-  gemm.grouped_nt
+  norm.backward
+  norm.forward
+  norm.forward_and_per_token_cast
   quant.batched_transpose_weight_sf
   quant.cast
   quant.cast_back
