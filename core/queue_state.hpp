@@ -66,4 +66,17 @@ struct queue_state {
   void wait();
 };
 
+/// What dispatch picks for a problem that check() has passed.
+struct resolution {
+  implementation_ref choice;  ///< entry null: nothing takes it
+  bool fallback = false;      ///< an implementation of the host, on copies
+  std::uint64_t workspace_bytes = 0;
+  std::string refusal;  ///< every candidate and its reason, when nothing takes it
+};
+resolution resolve(const portile_device_info& device, std::string_view device_text, const op_info& op, const void* problem,
+                   std::string_view force, bool host_fallback);
+
+/// What the option, else the first rule that names the operation, forces; empty: nothing.
+std::string forced_for(std::string_view op, std::string_view option = {});
+
 }  // namespace portile::detail
