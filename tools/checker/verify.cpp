@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <portile/core/composite.hpp>
 #include <portile/core/dispatch.hpp>
 #include <portile/core/registry.hpp>
 
@@ -288,9 +289,8 @@ class runner {
       const std::string name = i.entry->name;
       if (!options_.implementation.empty() && name != options_.implementation) continue;
       any_implementation = true;
-      const auto kind = static_cast<device_kind>(i.entry->device_kind);
       std::string reason;
-      const std::optional<device> where = device_for(kind, reason);
+      const std::optional<device> where = device_for(i.entry->device_kind, reason);
       if (!where) {
         // Without a name and with a device named, the other kinds' implementations were not asked for.
         if (!options_.implementation.empty() || !options_.where) report_skip({op.name, c.name, name, reason}), ++ran;
@@ -305,7 +305,9 @@ class runner {
     }
   }
 
-  std::optional<device> device_for(device_kind kind, std::string& reason) const {
+  std::optional<device> device_for(std::int32_t entry_kind, std::string& reason) const {
+    if (entry_kind == any_device_kind) return options_.where.value_or(device{});
+    const auto kind = static_cast<device_kind>(entry_kind);
     if (options_.where) {
       if (options_.where->kind() == kind) return options_.where;
       reason = fmt::format("runs on {}, the device is {}", to_string(kind), options_.where->text());
