@@ -12,9 +12,12 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-# The build tree is relocatable like the install tree, so that it can be carried to a machine with a GPU.
-set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN/../lib")
+list(REMOVE_DUPLICATES CMAKE_INSTALL_RPATH)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)  # a Kokkos in a folder of its own
+# The build tree has the same paths: it is relocatable too, and CMake need not pad them with empty entries, which the loader
+# takes for the current folder.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
 # Bit contracts: no contraction, no fast-math; a fused step is written fma(). The only place for such flags.
 add_library(portile_flags INTERFACE)
@@ -33,6 +36,11 @@ if(PORTILE_SANITIZE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PORTILE_SANITIZE}>
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer> $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>)
   add_link_options(-fsanitize=${PORTILE_SANITIZE})
+endif()
+
+option(PORTILE_FUZZ "Build the fuzzer: clang only" OFF)
+if(PORTILE_FUZZ)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
 find_program(PORTILE_CCACHE ccache)
@@ -54,24 +62,39 @@ macro(portile_dependency package version url)  # a macro, so that the package's 
   endif()
 endmacro()
 
+# Header-only parts of the command and its tests: text formatting, JSON, the command line.
+if(PORTILE_TOOLS)
+  portile_dependency(fmt "" https://github.com/fmtlib/fmt/releases/download/11.2.0/fmt-11.2.0.zip)
+  portile_dependency(nlohmann_json "" https://github.com/nlohmann/json/releases/download/v3.12.0/json.tar.xz)
+  portile_dependency(CLI11 "" https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.5.0.tar.gz)
+endif()
+
 # A backend plug-in: a module with one exported symbol, named so that the loader finds it.
 function(portile_add_backend name)
   add_library(portile_backend_${name} MODULE ${ARGN})
   target_link_libraries(portile_backend_${name} PRIVATE portile_flags portile)
   target_link_options(portile_backend_${name} PRIVATE
-    "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map" -Wl,--no-undefined)
+    "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/plugin.map")
+  if(NOT (PORTILE_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang"))  # whose sanitizers live in the program
+    target_link_options(portile_backend_${name} PRIVATE -Wl,--no-undefined)
+  endif()
   set_target_properties(portile_backend_${name} PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/plugin.map)
   install(TARGETS portile_backend_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT backend_${name})
 endfunction()
 
 include(${PROJECT_SOURCE_DIR}/kernels/ops.cmake)
-foreach(op IN LISTS PORTILE_OPS)
+list(REMOVE_DUPLICATES PORTILE_OPS)
+foreach(op IN LISTS PORTILE_OPS PORTILE_COMPOSITE_OPS)
   string(REPLACE "." ";" parts ${op})
   list(GET parts 0 family)
   list(GET parts 1 name)
   string(APPEND op_includes "#include <portile/kernels/${family}/${name}.hpp>\n")
   string(APPEND op_entries "    make_op_info<${family}::${name}>(),\n")
+  if(op IN_LIST PORTILE_COMPOSITE_OPS)
+    string(APPEND composite_entries "    make_composition<${family}::${name}>(),\n")
+  endif()
 endforeach()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/templates/composite_list.cpp.in ${PROJECT_BINARY_DIR}/generated/composite_list.cpp @ONLY)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/templates/ops.hpp.in ${PROJECT_BINARY_DIR}/include/portile/ops.hpp @ONLY)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/templates/op_list.cpp.in ${PROJECT_BINARY_DIR}/generated/op_list.cpp @ONLY)
 

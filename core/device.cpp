@@ -128,6 +128,12 @@ bool device_model(std::string_view arch, portile_device_info& out) {
   return true;
 }
 
+std::vector<std::string_view> device_models() {
+  std::vector<std::string_view> names{"cpu"};
+  for (const arch_entry& a : arch_table) names.push_back(a.name);
+  return names;
+}
+
 const portile_device_info& detail::cpu_info() {
   static const portile_device_info info = [] {
     portile_device_info i{};

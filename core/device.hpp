@@ -68,6 +68,8 @@ class device {
 PORTILE_API std::uint64_t aspects_of_arch(std::string_view arch);
 /// A device that need not be there, for `explain`: "sm_90", "gfx942", "cpu". False when the name is unknown.
 PORTILE_API bool device_model(std::string_view arch, portile_device_info& out);
+/// Every name that device_model knows.
+PORTILE_API std::vector<std::string_view> device_models();
 
 /// Chooses a device: pass one to the constructor of queue.
 using selector = device (*)();

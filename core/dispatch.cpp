@@ -4,6 +4,7 @@
 #include <mutex>
 #include <ostream>
 
+#include <portile/core/composite.hpp>
 #include <portile/core/dispatch.hpp>
 #include <portile/core/log.hpp>
 #include <portile/core/queue_state.hpp>
@@ -86,8 +87,9 @@ forced_rules& forced() {
   return *rules;
 }
 
-// What the options, else the first rule that names the operation, force; empty: nothing.
-std::string forced_for(std::string_view op, std::string_view option = {}) {
+}  // namespace
+
+std::string detail::forced_for(std::string_view op, std::string_view option) {
   if (!option.empty()) return std::string(option);
   forced_rules& f = forced();
   if (!f.any.load(std::memory_order_acquire)) return {};
@@ -98,16 +100,27 @@ std::string forced_for(std::string_view op, std::string_view option = {}) {
   return {};
 }
 
+namespace {
+
+using detail::forced_for;
+
 // Whether the device is of the kind that the implementation is for.
 bool fits_kind(const portile_device_info& device, const implementation_ref& i, std::string& reason) {
-  if (i.entry->device_kind == device.kind) return true;
+  if (i.entry->device_kind == device.kind || i.entry->device_kind == any_device_kind) return true;
   reason = "runs on " + std::string(to_string(static_cast<device_kind>(i.entry->device_kind))) + ", the device is " +
            std::string(to_string(static_cast<device_kind>(device.kind)));
   return false;
 }
 
-bool accepts(const portile_device_info& device, const implementation_ref& i, const void* problem, std::string& reason) {
+// A composite needs to know whether its steps may fall back to the host; other implementations run where they say.
+bool accepts(const portile_device_info& device, const implementation_ref& i, const void* problem, std::string& reason,
+             bool host_fallback = false) {
   if (!fits_kind(device, i, reason)) return false;
+  if (const composition* c = detail::composition_of(i.entry)) {
+    const composition::outline o = c->outline_on(device, problem, host_fallback);
+    reason = o.refusal.empty() ? "yes: runs " + o.steps : o.refusal;
+    return o.refusal.empty();
+  }
   char text[512] = "";
   const bool yes = i.entry->supports(&device, problem, text, sizeof text) != 0;
   text[sizeof text - 1] = 0;
@@ -200,6 +213,8 @@ struct plan_state {
   std::uint64_t registry_version = 0;
   std::string forced;
   bool fallback = false;  ///< the host reference, on copies
+  const composition* composite = nullptr;  ///< runs other operations on the queue
+  composition::outline outline;            ///< of the composite
   // Of a `plan` object: what its runs use.
   std::int64_t max_blocks = 0;
   void* workspace = nullptr;
@@ -217,7 +232,7 @@ explanation explain(const portile_device_info& device, std::string_view device_t
     candidate c{i.entry->name, i.backend->name, false, {}};
     // `supports` functions may rely on what check() promises, so a bad problem is not shown to them.
     if (e.error.empty())
-      c.accepted = accepts(device, i, problem, c.reason);
+      c.accepted = accepts(device, i, problem, c.reason, host_fallback);
     else if (fits_kind(device, i, c.reason))
       c.reason = "not asked: the problem is bad";
     if (c.accepted && !force.empty() && force != c.implementation) {
@@ -240,13 +255,14 @@ explanation explain(const portile_device_info& device, std::string_view device_t
 
 namespace {
 
-std::string refusal_text(const op_info& op, const queue_state& q, const void* problem, std::string_view force) {
-  std::string text = op.name + ": device = " + q.where.text() + " (" + q.info->arch + "): ";
+std::string refusal_text(const portile_device_info& device, std::string_view device_text, const op_info& op, const void* problem,
+                         std::string_view force) {
+  std::string text = op.name + ": device = " + std::string(device_text) + " (" + device.arch + "): ";
   text += force.empty() ? "no implementation takes this problem" : "the forced implementation '" + std::string(force) + "' does not take it";
   bool any = false, found = false;
   for (const implementation_ref& i : implementations(op.name)) {
     std::string reason;
-    const bool yes = accepts(*q.info, i, problem, reason);
+    const bool yes = accepts(device, i, problem, reason);
     any = true;
     found = found || force == i.entry->name;
     text += std::string("\n  ") + i.entry->name + ": " + (yes && force != i.entry->name ? "not the forced one" : reason);
@@ -256,6 +272,46 @@ std::string refusal_text(const op_info& op, const queue_state& q, const void* pr
   return text;
 }
 
+}  // namespace
+
+resolution resolve(const portile_device_info& device, std::string_view device_text, const op_info& op, const void* problem,
+                   std::string_view force, bool host_fallback) {
+  resolution r;
+  for (const implementation_ref& i : implementations(op.name)) {
+    std::string reason;
+    const bool wanted = force.empty() || force == i.entry->name;
+    const bool yes = accepts(device, i, problem, reason, host_fallback);
+    if (log_enabled("dispatch"))
+      log("dispatch", op.name + ": " + i.entry->name + ": " + (yes && !wanted ? "not the forced one" : reason));
+    if (yes && wanted) {
+      r.choice = i;
+      break;
+    }
+  }
+  if (!r.choice.entry && host_fallback && device.kind != PORTILE_DEVICE_CPU)
+    for (const implementation_ref& i : implementations(op.name))
+      if (std::string reason; i.entry->device_kind != any_device_kind && (force.empty() || force == i.entry->name) &&
+                              accepts(cpu_info(), i, problem, reason)) {
+        r.choice = i;
+        r.fallback = true;
+        log("dispatch", op.name + ": no implementation on " + std::string(device_text) + ": host_fallback to " + i.entry->name);
+        break;
+      }
+  if (!r.choice.entry) {
+    r.refusal = refusal_text(device, device_text, op, problem, force);
+    return r;
+  }
+  if (const composition* c = composition_of(r.choice.entry)) {
+    r.workspace_bytes = c->outline_on(device, problem, host_fallback).workspace_bytes();
+  } else if (r.choice.entry->workspace) {
+    if (r.choice.entry->workspace(r.fallback ? &cpu_info() : &device, problem, &r.workspace_bytes) != 0)
+      throw error(status_code::internal, op.name + " " + r.choice.entry->name + ": cannot size its workspace");
+  }
+  return r;
+}
+
+namespace {
+
 std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void* problem, std::string_view force) {
   // Read first: a plug-in loaded meanwhile makes the next run choose again.
   const std::uint64_t version = registry_version();
@@ -263,33 +319,27 @@ std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void
   check_devices(op, problem, q.where);
   auto s = std::make_shared<plan_state>(op, problem);
   s->forced = force;
-  for (const implementation_ref& i : implementations(op.name)) {
-    std::string reason;
-    const bool wanted = force.empty() || force == i.entry->name;
-    const bool yes = accepts(*q.info, i, problem, reason);
-    if (log_enabled("dispatch"))
-      log("dispatch", op.name + ": " + i.entry->name + ": " + (yes && !wanted ? "not the forced one" : reason));
-    if (yes && wanted) {
-      s->choice = i;
-      break;
-    }
-  }
-  if (!s->choice.entry && q.properties.host_fallback && q.where.kind() != device_kind::cpu)
-    for (const implementation_ref& i : implementations(op.name))
-      if (std::string reason; (force.empty() || force == i.entry->name) && accepts(cpu_info(), i, problem, reason)) {
-        s->choice = i;
-        s->fallback = true;
-        log("dispatch", op.name + ": no implementation on " + q.where.text() + ": host_fallback to " + i.entry->name);
-        break;
-      }
-  if (!s->choice.entry) throw error(status_code::unsupported, refusal_text(op, q, problem, force));
-  if (s->choice.entry->workspace) {
-    const portile_device_info& d = s->fallback ? cpu_info() : *q.info;
-    if (s->choice.entry->workspace(&d, problem, &s->workspace_bytes) != 0)
-      throw error(status_code::internal, op.name + " " + s->choice.entry->name + ": cannot size its workspace");
-  }
+  const resolution r = resolve(*q.info, q.where.text(), op, problem, force, q.properties.host_fallback);
+  if (!r.choice.entry) throw error(status_code::unsupported, r.refusal);
+  s->choice = r.choice;
+  s->fallback = r.fallback;
+  s->workspace_bytes = r.workspace_bytes;
+  s->composite = composition_of(r.choice.entry);
+  if (s->composite) s->outline = s->composite->outline_on(*q.info, problem, q.properties.host_fallback);
   s->registry_version = version;
   return s;
+}
+
+// The caller's memory or the queue's arena.
+void* device_workspace(queue_state& q, const plan_state& s, const run_options& o) {
+  if (!o.workspace) return q.workspace(s.workspace_bytes);
+  if (o.workspace_bytes < s.workspace_bytes)
+    throw error(status_code::invalid_argument, s.op->name + ": workspace_bytes = " + std::to_string(o.workspace_bytes) +
+                                                   ": must be at least " + std::to_string(s.workspace_bytes));
+  if (reinterpret_cast<std::uintptr_t>(o.workspace) % 256 != 0)
+    throw error(status_code::invalid_argument, s.op->name + ": workspace = address " +
+                                                   std::to_string(reinterpret_cast<std::uintptr_t>(o.workspace)) + ": must be 256-byte aligned");
+  return o.workspace;
 }
 
 void launch(queue_state& q, const plan_state& s, const void* problem, const run_options& o, std::uint64_t* trap) {
@@ -305,21 +355,14 @@ void launch(queue_state& q, const plan_state& s, const void* problem, const run_
     if (s.fallback) {
       host_workspace.resize(s.workspace_bytes + 256);
       l.workspace = host_workspace.data() + (256 - reinterpret_cast<std::uintptr_t>(host_workspace.data()) % 256);
-    } else if (o.workspace) {
-      if (o.workspace_bytes < s.workspace_bytes)
-        throw error(status_code::invalid_argument, s.op->name + ": workspace_bytes = " + std::to_string(o.workspace_bytes) +
-                                                       ": must be at least " + std::to_string(s.workspace_bytes));
-      if (reinterpret_cast<std::uintptr_t>(o.workspace) % 256 != 0)
-        throw error(status_code::invalid_argument, s.op->name + ": workspace = address " +
-                                                       std::to_string(reinterpret_cast<std::uintptr_t>(o.workspace)) + ": must be 256-byte aligned");
-      l.workspace = o.workspace;
     } else {
-      l.workspace = q.workspace(s.workspace_bytes);
+      l.workspace = device_workspace(q, s, o);
     }
     l.workspace_bytes = s.workspace_bytes;
   }
   if (log_enabled("launch")) log("launch", s.op->name + " " + s.choice.entry->name + " on " + q.where.text());
-  char text[512] = "";
+  char text[512];  // not cleared as a whole: this is every launch
+  text[0] = 0;
   const std::int32_t code = s.choice.entry->launch(&l, problem, text, sizeof text);
   text[sizeof text - 1] = 0;
   if (code != 0)
@@ -357,6 +400,8 @@ void for_each_piece(const tensor& t, F f) {
 void launch_fallback(queue_state& q, const plan_state& s, const void* problem, const run_options& o) {
   if (q.capturing())
     throw error(status_code::capture_unsafe, s.op->name + ": host_fallback copies through the host: not inside a capture");
+  if (log_enabled("dispatch"))
+    log("dispatch", s.op->name + ": no implementation on " + q.where.text() + ": host_fallback to " + s.choice.entry->name);
   problem_copy shadow(*s.op, problem);
   struct moved {
     tensor* view;
@@ -418,7 +463,13 @@ void launch_fallback(queue_state& q, const plan_state& s, const void* problem, c
   call(q.runtime->stream_wait, ordinal, q.stream);
 }
 
-void submit(queue_state& q, const plan_state& s, const void* problem, const run_options& o) {
+void submit(queue& queue, const plan_state& s, const void* problem, const run_options& o) {
+  queue_state& q = queue.state();
+  if (s.composite) {
+    if (log_enabled("launch")) log("launch", s.op->name + " " + s.choice.entry->name + " on " + q.where.text());
+    void* const memory = s.workspace_bytes > 0 ? device_workspace(q, s, o) : nullptr;
+    return s.composite->run(queue, problem, s.outline, memory, o);
+  }
   if (s.fallback) return launch_fallback(q, s, problem, o);
   std::uint64_t* const trap = q.next_trap(*s.op);
   try {
@@ -449,7 +500,7 @@ void run(queue& queue, const op_info& op, const void* problem, const run_options
   }
   // Held by value: a log sink or a nested run on this queue may change the list.
   const std::shared_ptr<plan_state> s = plans.front();
-  submit(q, *s, problem, o);
+  submit(queue, *s, problem, o);
 }
 
 }  // namespace detail
@@ -481,14 +532,14 @@ void plan::run_erased(const op_info& op, const void* problem) {
   o.max_blocks = state_->max_blocks;
   o.workspace = state_->workspace;
   o.workspace_bytes = state_->given_bytes;
-  detail::submit(q, *state_, problem, o);
+  detail::submit(queue_, *state_, problem, o);
 }
 
 std::string explanation::text() const {
   std::string s = op + " on " + device + "\n";
   if (!error.empty()) s += "  error: " + error + "\n";
   for (const candidate& c : candidates)
-    s += "  " + c.implementation + " (" + c.backend + "): " + (c.accepted ? "yes" : "no: " + c.reason) + "\n";
+    s += "  " + c.implementation + " (" + c.backend + "): " + (c.accepted ? c.reason : "no: " + c.reason) + "\n";
   if (candidates.empty()) s += "  no loaded backend has an implementation\n";
   return s + "  chosen: " + (chosen.empty() ? "none" : chosen) + "\n";
 }

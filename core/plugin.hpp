@@ -39,19 +39,11 @@ std::int32_t guarded(char* text, std::size_t size, F f) noexcept {
   }
 }
 
-/// Entry for problem P whose behaviour is the class I:
-///   static verdict supports(const portile_device_info&, const P&);
-///   static std::uint64_t workspace(const portile_device_info&, const P&);   optional
-///   static void launch(const portile_launch&, const P&);                     throws portile::error
+namespace detail {
+/// The C functions of an entry. Ordinary functions rather than lambdas: those count as device code too for some compilers.
 template <class P, class I>
-constexpr portile_implementation make_implementation(const char* name, device_kind kind, const char* archs) {
-  portile_implementation e{};
-  e.op = P::name;
-  e.name = name;
-  e.device_kind = static_cast<std::int32_t>(kind);
-  e.archs = archs;
-  e.problem_size = sizeof(P);
-  e.supports = [](const portile_device_info* d, const void* p, char* text, std::size_t size) -> std::int32_t {
+struct entry_functions {
+  static std::int32_t supports(const portile_device_info* d, const void* p, char* text, std::size_t size) {
     bool yes = false;
     (void)guarded(text, size, [&] {
       const verdict v = I::supports(*d, *static_cast<const P*>(p));
@@ -59,16 +51,33 @@ constexpr portile_implementation make_implementation(const char* name, device_ki
       yes = v.yes;
     });
     return yes;
-  };
-  if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) {
-    e.workspace = [](const portile_device_info* d, const void* p, std::uint64_t* bytes) -> std::int32_t {
-      char text[256];
-      return guarded(text, sizeof text, [&] { *bytes = I::workspace(*d, *static_cast<const P*>(p)); });
-    };
   }
-  e.launch = [](const portile_launch* l, const void* p, char* text, std::size_t size) -> std::int32_t {
+  static std::int32_t workspace(const portile_device_info* d, const void* p, std::uint64_t* bytes) {
+    char text[256];
+    return guarded(text, sizeof text, [&] { *bytes = I::workspace(*d, *static_cast<const P*>(p)); });
+  }
+  static std::int32_t launch(const portile_launch* l, const void* p, char* text, std::size_t size) {
     return guarded(text, size, [&] { I::launch(*l, *static_cast<const P*>(p)); });
-  };
+  }
+};
+}  // namespace detail
+
+/// Entry for problem P whose behaviour is the class I:
+///   static verdict supports(const portile_device_info&, const P&);
+///   static std::uint64_t workspace(const portile_device_info&, const P&);   optional
+///   static void launch(const portile_launch&, const P&);                     throws portile::error
+template <class P, class I>
+constexpr portile_implementation make_implementation(const char* name, device_kind kind, const char* archs) {
+  using functions = detail::entry_functions<P, I>;
+  portile_implementation e{};
+  e.op = P::name;
+  e.name = name;
+  e.device_kind = static_cast<std::int32_t>(kind);
+  e.archs = archs;
+  e.problem_size = sizeof(P);
+  e.supports = &functions::supports;
+  if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) e.workspace = &functions::workspace;
+  e.launch = &functions::launch;
   return e;
 }
 

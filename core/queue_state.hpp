@@ -14,7 +14,8 @@ namespace portile::detail {
 /// Calls an ABI function and turns its code into an exception.
 template <class F, class... A>
 void call(F f, A... a) {
-  char text[512] = "";
+  char text[512];
+  text[0] = 0;
   const std::int32_t code = f(a..., text, sizeof text);
   if (code == 0) return;
   text[sizeof text - 1] = 0;
@@ -64,5 +65,18 @@ struct queue_state {
   void collect_traps();
   void wait();
 };
+
+/// What dispatch picks for a problem that check() has passed.
+struct resolution {
+  implementation_ref choice;  ///< entry null: nothing takes it
+  bool fallback = false;      ///< an implementation of the host, on copies
+  std::uint64_t workspace_bytes = 0;
+  std::string refusal;  ///< every candidate and its reason, when nothing takes it
+};
+resolution resolve(const portile_device_info& device, std::string_view device_text, const op_info& op, const void* problem,
+                   std::string_view force, bool host_fallback);
+
+/// What the option, else the first rule that names the operation, forces; empty: nothing.
+std::string forced_for(std::string_view op, std::string_view option = {});
 
 }  // namespace portile::detail

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include <portile/core/composite.hpp>
 #include <portile/core/log.hpp>
 #include <portile/core/registry.hpp>
 
@@ -220,6 +221,9 @@ std::vector<implementation_ref> implementations(std::string_view op) {
       for (std::uint64_t i = 0; i < b.table->num_implementations; ++i)
         if (op == b.table->implementations[i]->op) list.push_back({b.table->implementations[i], b.table});
     }
+  const portile_backend& builtin = detail::builtin_backend();
+  for (std::uint64_t i = 0; i < builtin.num_implementations; ++i)
+    if (op == builtin.implementations[i]->op) list.push_back({builtin.implementations[i], &builtin});
   return list;
 }
 

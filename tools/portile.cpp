@@ -3,7 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <portile/portile.hpp>
+#include <portile/core/status.hpp>
+#include <portile/core/version.hpp>
 
 #include "command.hpp"
 
@@ -13,6 +14,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of every subcommand");
   int code = done;
+  app.set_version_flag("--version", PORTILE_VERSION);
+  add_info(app, code);
+  add_ops(app, code);
+  add_run(app, code);
+  add_explain(app, code);
   add_verify(app, code);
   try {
     app.parse(argc, argv);

@@ -10,20 +10,18 @@ const char* const built_archs = PORTILE_GPU_ARCHS;
 
 namespace {
 
-// One entry of the list: "90-real", "90a-real" or "90-virtual" (PTX) for CUDA, the name itself for HIP.
+// One entry of the list: "sm_90", "sm_90a" (that part alone) or "compute_90" (PTX) for CUDA, the name itself for HIP.
 bool runs(std::string_view entry, std::string_view arch) {
-  if (platform_kind != device_kind::cuda) return entry == arch;
-  if (entry == "any") return true;
-  const auto dash = entry.find('-');
-  const std::string_view name = entry.substr(0, dash);
-  const bool ptx = dash != std::string_view::npos && entry.substr(dash + 1) == "virtual";
-  if (!arch.starts_with("sm_")) return false;
+  if (entry == arch || entry == "any") return true;
+  const bool ptx = entry.starts_with("compute_");
+  if (!arch.starts_with("sm_") || !(ptx || entry.starts_with("sm_"))) return false;
+  const std::string_view name = entry.substr(ptx ? 8 : 3);
   int built = 0, device = 0;
   const auto r = std::from_chars(name.data(), name.data() + name.size(), built);
   std::from_chars(arch.data() + 3, arch.data() + arch.size(), device);
-  if (r.ptr != name.data() + name.size()) return built == device && !ptx;  // 90a: that architecture alone
+  if (r.ptr != name.data() + name.size()) return built == device && !ptx;
   // Machine code runs on later parts of its major version, PTX on all later ones.
-  return ptx ? device >= built : device >= built && device / 10 == built / 10;
+  return device >= built && (ptx || device / 10 == built / 10);
 }
 
 }  // namespace

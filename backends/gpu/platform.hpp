@@ -11,6 +11,8 @@
 // started by launch<K>. Everything that lanes do together goes through `block`. All lanes of a wave take part in a shuffle,
 // ballot or reduction, and all threads of a block in a barrier: loops around them are uniform. A kernel takes any grid: it
 // loops from block.index() in steps of block.grid().
+#include <math.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -339,8 +341,9 @@ struct simt {
   static void launch(const portile_launch& l, const P& p) { I::launch(context{l, false}, p); }
 };
 
+// Not constexpr: hipcc would take a constant for one of the device's too, and look for the host's functions there.
 template <class P, class I>
-constexpr portile_implementation make_simt() {
+portile_implementation make_simt() {
   return plugin::make_implementation<P, simt<P, I>>(simt_name, platform_kind, PORTILE_GPU_ARCHS);
 }
 

@@ -5,12 +5,9 @@
 #include <portile/kernels/gemm/operands.hpp>
 
 #include "backends/reference/scales.hpp"
+#include "backends/reference/sums.hpp"
 
 namespace portile::reference {
-
-/// Result of a double sum as an element of out: one rounding.
-KOKKOS_INLINE_FUNCTION void store_sum(float& to, double x) { to = static_cast<float>(x); }
-KOKKOS_INLINE_FUNCTION void store_sum(numeric::bf16& to, double x) { to = numeric::double_to_bf16(x); }
 
 /// A matrix, or a batch of them, of values: element (e, i, k), exact in double.
 template <class T>

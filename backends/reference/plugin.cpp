@@ -20,17 +20,28 @@ std::mutex& launch_mutex() {
   return *m;
 }
 
+bool is_finalized() {
+#if KOKKOS_VERSION >= 40000
+  return Kokkos::is_finalized();
+#else
+  return false;  // Kokkos 3 may be initialised again
+#endif
+}
+
 void finalize_at_exit() {
+  const std::lock_guard lock(launch_mutex());
   if (Kokkos::is_initialized()) Kokkos::finalize();
 }
 
 void initialize_once() {
-  static bool done = false;
+  static bool done = false;  // under the launch mutex
   if (done) return;
+  if (!Kokkos::is_initialized()) {  // else it is the application's own, and the application finalises it
+    if (is_finalized()) return;
+    Kokkos::initialize();
+    std::atexit(finalize_at_exit);
+  }
   done = true;
-  if (Kokkos::is_initialized()) return;  // the application's own: it finalises it too
-  Kokkos::initialize();
-  std::atexit(finalize_at_exit);
 }
 
 }  // namespace
@@ -38,7 +49,7 @@ void initialize_once() {
 session_lock::session_lock() : lock_(launch_mutex()) {
   initialize_once();
   if (!Kokkos::is_initialized())
-    throw error(status_code::device_error, "reference: Kokkos was finalised by the application; it cannot start again");
+    throw error(status_code::device_error, "reference: Kokkos is finalised, by the application or because the process ends: no launch is possible");
 }
 
 }  // namespace portile::reference

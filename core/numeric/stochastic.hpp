@@ -18,10 +18,21 @@ struct sr_words {
   std::uint32_t r0, r1;
 };
 
+namespace detail {
+// Devices differ in the NaN that arithmetic makes, so all of them count as the same one.
+constexpr std::uint32_t hashed_bits(std::uint32_t b) {
+  return (b & fp32_abs_mask) > fp32_inf_bits ? float_bits(quiet_nan()) : b;
+}
+}  // namespace detail
+
 // Random words of the quad of flat elements 4i .. 4i+3, whose fp32 bits are b0 .. b3 (bf16 widened). Modulo
 // 2^32. r1 is needed for bf16 results only.
 constexpr sr_words sr_hash(std::uint32_t b0, std::uint32_t b1, std::uint32_t b2, std::uint32_t b3,
                            std::uint32_t i) {
+  b0 = detail::hashed_bits(b0);
+  b1 = detail::hashed_bits(b1);
+  b2 = detail::hashed_bits(b2);
+  b3 = detail::hashed_bits(b3);
   std::uint32_t h = b0 * 0x5671D42Bu + b1 * 0x9995E499u + b2 * 0xACE1B8A5u + b3 * 0xE153538Du + i;
   h ^= h >> 23;
   h *= 0x7FEB352Du;

@@ -37,7 +37,8 @@ enum segment_rule : unsigned { rule_segment, rule_live, rule_overlap, rule_maske
 template <class D>
 void describe_segment_traps(D& d) {
   d.trap(
-      "0 <= expert_start <= expert_end <= M must hold (index: expert; rows that are not there are left out)");
+      "0 <= expert_start <= expert_end <= rows of a must hold (index: expert; rows that are not there are "
+      "left out)");
   d.trap(
       "num_live_per_expert must be 0 to expert_end - expert_start (index: expert; the nearest legal count is "
       "used)");

@@ -2,6 +2,7 @@
 // Rules on scale factors that the quantising operations share: which flags go together, and what dtype, shape and strides
 // `out_sf` then has. Host only.
 #include <string>
+#include <vector>
 
 #include <portile/core/check.hpp>
 #include <portile/core/numeric/integer.hpp>
@@ -123,13 +124,46 @@ inline bool check_e5m6(checker& c, std::int64_t hidden_size, std::int64_t num_pe
 
 /// Scales of a quantised input: dtype by dtype, present exactly when the data needs them.
 inline bool check_input_scales(checker& c, const tensor& x, const tensor& x_sf, std::int64_t block_rows, std::int64_t block_cols) {
-  const bool quantised = x.dtype == dtype::e4m3 || x.dtype == dtype::e2m1x2;
+  const bool quantised = x.dtype == dtype::e4m3 || x.dtype == dtype::e2m1x2 || x.dtype == dtype::e5m6x8;
   if (!c.need(quantised == x_sf.defined(), "x_sf", x_sf, quantised ? "is required for a quantised x" : "must be absent: x is not quantised")) return false;
   if (!quantised)
     return c.need(block_rows == 0, "x_block_rows", block_rows, "must be 0 without x_sf") &&
            c.need(block_cols == 0, "x_block_cols", block_cols, "must be 0 without x_sf");
   return c.need(block_rows > 0, "x_block_rows", block_rows, "must be positive") &&
          c.need(block_cols > 0, "x_block_cols", block_cols, "must be positive");
+}
+
+/// Sizes of the operations with one scale per channel and block of tokens.
+inline bool check_channel_blocks(checker& c, std::int64_t num_tokens, std::int64_t hidden_size, std::int64_t num_per_tokens) {
+  return c.need_multiple("num_tokens", num_tokens, 128) && c.need_multiple("hidden_size", hidden_size, 64) &&
+         c.need_one_of<std::int64_t>("num_per_tokens", num_per_tokens, {32, 128});
+}
+
+/// Scales of an input that may be quantised per token: x_sf and num_per_channels exactly with codes.
+inline bool check_token_scales(checker& c, const tensor& x, const tensor& x_sf, const std::optional<std::int64_t>& num_per_channels,
+                               std::initializer_list<std::int64_t> legal) {
+  if (!check_input_scales(c, x, x_sf, x_sf ? 1 : 0, x_sf ? 1 : 0)) return false;
+  if (!x_sf) return c.need(!num_per_channels, "num_per_channels", num_per_channels, "must be absent: x is not quantised");
+  return c.need(num_per_channels.has_value(), "num_per_channels", num_per_channels, "is required for a quantised x") &&
+         c.need_one_of<std::int64_t>("num_per_channels", *num_per_channels, legal);
+}
+
+/// Same number of values along every dimension, whatever the packing.
+inline bool check_same_shape(checker& c, const tensor& x, const tensor& out) {
+  if (!c.need(out.rank == x.rank, "out.rank", out.rank, "must be that of x, " + std::to_string(x.rank))) return false;
+  for (int i = 0; i < x.rank; ++i) {
+    const bool last = i == x.rank - 1;
+    const std::int64_t want = last ? stored_extent(out.dtype, value_extent(x.dtype, x.extent(i))) : x.extent(i);
+    if (!c.need(out.extent(i) == want, "out.extents[" + std::to_string(i) + "]", out.extent(i), "must fit x: " + std::to_string(want)))
+      return false;
+  }
+  return true;
+}
+inline void infer_same_shape(inference& i, const char* name, dtype type, const tensor& x) {
+  std::vector<std::int64_t> e(x.extents.begin(), x.extents.begin() + x.rank);
+  if (x.rank > 0) e.back() = stored_extent(type, value_extent(x.dtype, e.back()));
+  const extents_t s = contiguous_strides(e);
+  i.out(name, type, e, {s.begin(), s.begin() + x.rank});
 }
 
 }  // namespace portile::quant

@@ -202,10 +202,10 @@ TEST_CASE("gemm.grouped_nt reports broken segments and stays inside") {
     std::vector<int> owner;
   };
   const row table[] = {
-      {"expert_start <= expert_end <= M", 1, {0, 4}, {4, 1 << 30}, {}, {0, 0, 0, 0, 1, 1, 1, 1}},
-      {"expert_start <= expert_end <= M", 0, {-2, 4}, {2, 6}, {}, {0, 0, -1, -1, 1, 1, -1, -1}},
-      {"expert_start <= expert_end <= M", 1, {0, 6}, {2, 4}, {}, {0, 0, -1, -1, -1, -1, -1, -1}},
-      {"expert_start <= expert_end <= M", 0, {-2147483647 - 1, 0}, {2147483647, 0}, {}, {0, 0, 0, 0, 0, 0, 0, 0}},
+      {"expert_start <= expert_end <= rows of a", 1, {0, 4}, {4, 1 << 30}, {}, {0, 0, 0, 0, 1, 1, 1, 1}},
+      {"expert_start <= expert_end <= rows of a", 0, {-2, 4}, {2, 6}, {}, {0, 0, -1, -1, 1, 1, -1, -1}},
+      {"expert_start <= expert_end <= rows of a", 1, {0, 6}, {2, 4}, {}, {0, 0, -1, -1, -1, -1, -1, -1}},
+      {"expert_start <= expert_end <= rows of a", 0, {-2147483647 - 1, 0}, {2147483647, 0}, {}, {0, 0, 0, 0, 0, 0, 0, 0}},
       {"num_live_per_expert must be", 0, {0, 4}, {4, 8}, {5, 4}, {0, 0, 0, 0, 1, 1, 1, 1}},
       {"num_live_per_expert must be", 1, {0, 4}, {4, 8}, {1, -1}, {0, -1, -1, -1, -1, -1, -1, -1}},
       {"must not overlap", 1, {0, 2}, {4, 6}, {}, {0, 0, 0, 0, 1, 1, -1, -1}},

@@ -44,8 +44,8 @@ struct verify_result {
 };
 
 /// Runs golden cases: the implementation is forced, every buffer lies between guard bands, outputs are poisoned, each case
-/// runs twice from the same inputs (with another poison, so that an element nobody writes shows) and must give the same
-/// bits. Throws invalid_argument when there is no such folder.
+/// runs twice from the same inputs (with another poison, so that an element nobody writes shows), on a GPU once more with
+/// a small grid, and must give the same bits. Throws invalid_argument when there is no such folder.
 verify_result verify(const verify_options& options);
 
 }  // namespace portile::golden

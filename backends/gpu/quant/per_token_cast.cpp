@@ -17,7 +17,7 @@ struct cast_params {
   quant::scale_flags flags;
   float clamp;
 
-  static constexpr float max_q = std::is_same_v<Code, numeric::e2m1x2> ? numeric::max_e2m1 : numeric::max_e4m3;
+  [[maybe_unused]] static constexpr float max_q = quant::max_code(dtype_of<Code>);
 };
 
 /// Groups of 16 to 128 channels in aligned rows. A thread holds 16 consecutive values, 1 to 8 lanes a group.
@@ -61,10 +61,12 @@ struct aligned_cast {
   }
 };
 
-/// Everything else: a wave a group, a quad of values a lane and step.
+/// Everything else: a wave a group; a lane writes four values a step, or the eight that E5M6 packs together.
 template <class In, class Code>
 struct general_cast {
   static constexpr int threads = 256;
+  static constexpr bool e5m6 = std::is_same_v<Code, numeric::e5m6x8>;
+  static constexpr int unit = e5m6 ? 8 : 4;
   struct params : cast_params<In, Code> {
     divider row_groups;
     std::int64_t groups;  ///< in all
@@ -92,26 +94,40 @@ struct general_cast {
       const numeric::scale s = make_scale(amax, p.clamp, p.max_q, p.flags);
       if (block.lane() == 0) p.out_sf(t, column, s);
 
-      for (std::int64_t j = first + 4 * block.lane(); j < end; j += 4 * Block::wave_size) {
-        float v[4];
-        std::uint32_t bits[4];
-        for (int i = 0; i < 4; ++i) {
-          v[i] = load_value(row, j + i) * (p.x_sf(sf_row, p.block_cols.quotient(j + i)) * s.sf_inv);
-          bits[i] = numeric::float_bits(v[i]);
-        }
-        std::uint32_t r0 = 0;
-        if (p.stochastic) r0 = numeric::sr_hash(bits[0], bits[1], bits[2], bits[3], static_cast<std::uint32_t>(j / 4)).r0;
-        if constexpr (std::is_same_v<Code, numeric::e4m3>) {
-          Code* to = p.out + t * p.out_stride + j;
-          for (int i = 0; i < 4; ++i)
-            to[i] = p.stochastic ? numeric::stochastic_e4m3(v[i], numeric::sr_slice_e4m3(r0, i)) : numeric::to_e4m3(v[i]);
-        } else {
-          Code* to = p.out + t * p.out_stride + j / 2;
-          std::uint32_t code[4];
-          for (int i = 0; i < 4; ++i)
-            code[i] = p.stochastic ? numeric::stochastic_e2m1(v[i], numeric::sr_slice_e2m1(r0, i)) : to_e2m1_code(v[i]);
-          for (int i = 0; i < 4; i += 2) to[i / 2] = {static_cast<std::uint8_t>(code[i] | code[i + 1] << 4)};
-        }
+      for (std::int64_t j = first + unit * block.lane(); j < end; j += unit * Block::wave_size) {
+        float v[unit];
+        PORTILE_UNROLL
+        for (int i = 0; i < unit; ++i) v[i] = load_value(row, j + i) * (p.x_sf(sf_row, p.block_cols.quotient(j + i)) * s.sf_inv);
+        encode(v, p.out + t * p.out_stride, j, p.stochastic);
+      }
+    }
+  }
+
+  static PORTILE_DEVICE void encode(const float (&v)[unit], Code* row, std::int64_t j, bool stochastic) {
+    if constexpr (e5m6) {
+      std::uint16_t codes[8];
+      PORTILE_UNROLL
+      for (int i = 0; i < 8; ++i) codes[i] = numeric::to_e5m6(v[i]);
+      std::uint8_t bytes[12];
+      numeric::pack_e5m6x8(codes, bytes);
+      PORTILE_UNROLL
+      for (int i = 0; i < 12; ++i) row[j / 8 * 12 + i] = {bytes[i]};
+    } else {
+      using numeric::float_bits;
+      std::uint32_t r0 = 0;
+      if (stochastic)
+        r0 = numeric::sr_hash(float_bits(v[0]), float_bits(v[1]), float_bits(v[2]), float_bits(v[3]), static_cast<std::uint32_t>(j / 4)).r0;
+      if constexpr (std::is_same_v<Code, numeric::e4m3>) {
+        PORTILE_UNROLL
+        for (int i = 0; i < 4; ++i)
+          row[j + i] = stochastic ? numeric::stochastic_e4m3(v[i], numeric::sr_slice_e4m3(r0, i)) : numeric::to_e4m3(v[i]);
+      } else {
+        std::uint32_t code[4];
+        PORTILE_UNROLL
+        for (int i = 0; i < 4; ++i)
+          code[i] = stochastic ? numeric::stochastic_e2m1(v[i], numeric::sr_slice_e2m1(r0, i)) : to_e2m1_code(v[i]);
+        PORTILE_UNROLL
+        for (int i = 0; i < 4; i += 2) row[(j + i) / 2] = {static_cast<std::uint8_t>(code[i] | code[i + 1] << 4)};
       }
     }
   }
@@ -120,7 +136,7 @@ struct general_cast {
 struct per_token_cast_simt {
   static void launch(const context& c, const quant::per_token_cast& p) {
     visit<float, numeric::bf16, numeric::e4m3, numeric::e2m1x2>(p.x.dtype, [&](auto in) {
-      visit<numeric::e4m3, numeric::e2m1x2>(p.out.dtype, [&](auto code) { typed<decltype(in), decltype(code)>(c, p); });
+      visit<numeric::e4m3, numeric::e2m1x2, numeric::e5m6x8>(p.out.dtype, [&](auto code) { typed<decltype(in), decltype(code)>(c, p); });
     });
   }
 
@@ -146,20 +162,24 @@ struct per_token_cast_simt {
     common.flags = quant::flags_of(p);
     common.clamp = quant::default_clamp(p.out.dtype, p.use_e4m3_sf);
 
-    using fast = aligned_cast<In, Code>;
-    const bool aligned = rows_aligned(p.x, load_alignment<In, fast::values>()) &&
-                         rows_aligned(p.out, load_alignment<Code, fast::values>());
-    const bool one_scale_each = !p.x_sf || p.x_block_cols % fast::values == 0;
-    const bool small_group = common.group <= 128 && 128 % common.group == 0 && common.group % fast::values == 0;
-    if (aligned && one_scale_each && small_group && !p.stochastic_rounding) {
-      typename fast::params f{common, {}, 0, static_cast<int>(common.group / fast::values)};
-      const std::int64_t in_row = groups * f.lanes;
-      f.chunks = common.rows * in_row;
-      f.row_chunks = divider(in_row, f.chunks + fast::threads);
-      gpu::launch<fast>(c, numeric::ceil_div(f.chunks, fast::threads), 0, f);
-    } else {
+    if constexpr (!std::is_same_v<Code, numeric::e5m6x8>) {
+      using fast = aligned_cast<In, Code>;
+      const bool aligned = rows_aligned(p.x, load_alignment<In, fast::values>()) &&
+                           rows_aligned(p.out, load_alignment<Code, fast::values>());
+      const bool one_scale_each = !p.x_sf || p.x_block_cols % fast::values == 0;
+      const bool small_group = common.group <= 128 && 128 % common.group == 0 && common.group % fast::values == 0;
+      if (aligned && one_scale_each && small_group && !p.stochastic_rounding) {
+        typename fast::params f{common, {}, 0, static_cast<int>(common.group / fast::values)};
+        const std::int64_t in_row = groups * f.lanes;
+        f.chunks = common.rows * in_row;
+        f.row_chunks = divider(in_row, f.chunks + fast::threads);
+        return gpu::launch<fast>(c, numeric::ceil_div(f.chunks, fast::threads), 0, f);
+      }
+    }
+    // E5M6 is for plain values only.
+    if constexpr (sizeof(In) > 1 || !std::is_same_v<Code, numeric::e5m6x8>) {
       using general = general_cast<In, Code>;
-      typename general::params g{common, divider(groups, common.rows * groups), common.rows * groups, p.stochastic_rounding};
+      const typename general::params g{common, divider(groups, common.rows * groups), common.rows * groups, p.stochastic_rounding};
       gpu::launch<general>(c, numeric::ceil_div(g.groups, general::threads / c.call.device->wave_size), 0, g);
     }
   }

@@ -1,0 +1,52 @@
+# Run by CTest: installs BUILD below WORK, moves the result, builds SOURCE against it and runs the program.
+function(step name)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  message(STATUS "${name}\n${output}")
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${name} failed: ${result}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+# Only what has been built is installed: the test must not depend on every target of the tree.
+step("install" ${CMAKE_COMMAND} -E env --unset=DESTDIR ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first --component Unspecified)
+if(REFERENCE)
+  step("install the reference" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first --component backend_reference)
+endif()
+file(RENAME ${WORK}/first ${WORK}/moved)
+
+# The package names no folder of the build, and needs no other package.
+file(GLOB_RECURSE texts ${WORK}/moved/*.cmake ${WORK}/moved/*.hpp)
+foreach(file IN LISTS texts)
+  file(READ ${file} text)
+  string(FIND "${text}" "${BUILD}" found)
+  if(NOT found EQUAL -1)
+    message(FATAL_ERROR "${file} names the build folder")
+  endif()
+  if(file MATCHES "Portile(Config|Targets)\\.cmake$" AND text MATCHES "find_dependency *\\(|find_package *\\(")
+    message(FATAL_ERROR "${file} asks for another package")
+  endif()
+endforeach()
+file(GLOB_RECURSE references ${WORK}/moved/*_reference.hpp ${WORK}/moved/*queue_state.hpp)
+if(references)
+  message(FATAL_ERROR "installed, but must not be: ${references}")
+endif()
+
+step("configure" ${CMAKE_COMMAND} -E env --unset=CXXFLAGS ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/moved
+  -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
+step("build" ${CMAKE_COMMAND} --build ${WORK}/build)
+step("run" ${CMAKE_COMMAND} -E env --unset=PORTILE_BACKEND_PATH --unset=PORTILE_IMPL --unset=LD_LIBRARY_PATH ${WORK}/build/consumer)
+if(REFERENCE AND NOT output MATCHES "reference ${WORK}/moved/[^\n]*libportile_backend_reference.so")
+  message(FATAL_ERROR "the plug-in beside the moved library was not used")
+endif()
+if(REFERENCE AND NOT output MATCHES "codes\\[6\\] = 448, scale 0.0133929")
+  message(FATAL_ERROR "wrong result")
+endif()
+
+# As the package says: Portile::portile adds an include folder and C++20, nothing else.
+file(GLOB_RECURSE targets ${WORK}/moved/*PortileTargets.cmake)
+file(READ ${targets} targets)
+if(targets MATCHES "INTERFACE_COMPILE_OPTIONS|INTERFACE_COMPILE_DEFINITIONS|INTERFACE_LINK_LIBRARIES")
+  message(FATAL_ERROR "Portile::portile hands flags or libraries to its consumers")
+endif()

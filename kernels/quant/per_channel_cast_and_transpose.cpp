@@ -1,0 +1,16 @@
+#include <portile/kernels/quant/per_channel_cast_and_transpose.hpp>
+#include <portile/kernels/quant/scales.hpp>
+
+namespace portile::quant {
+
+void per_channel_cast_and_transpose::check(checker& c) const {
+  check_format(c, fmt, out);
+  check_channel_blocks(c, c.dim("num_tokens"), c.dim("hidden_size"), num_per_tokens);
+}
+
+void per_channel_cast_and_transpose::infer(inference& i) const {
+  i.out("out", dtype::e4m3);
+  i.out("out_sf", dtype::f32);
+}
+
+}  // namespace portile::quant

@@ -1,0 +1,340 @@
+#include "fuzz/random_problem.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define PORTILE_FUZZ_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define PORTILE_FUZZ_ASAN 1
+#endif
+#endif
+#ifdef PORTILE_FUZZ_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace portile::fuzz {
+namespace {
+
+constexpr std::uint8_t guard_byte = 0x5A, poison_byte = 0xA5;
+constexpr std::int64_t largest_tensor = 1 << 20;  // bytes
+constexpr std::int64_t largest_work = 1 << 18;    // product of all dimensions
+
+// Elements from the first to the last addressed one; -1 when too many, or when a stride or extent is no honest one.
+std::int64_t safe_span(const tensor& t) {
+  if (t.rank < 0 || t.rank > max_rank) return -1;
+  __int128 last = 0;
+  bool empty = false;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.extent(i) < 0 || t.stride(i) < 0) return -1;
+    empty = empty || t.extent(i) == 0;
+    if (t.extent(i) > 0) last += static_cast<__int128>(t.extent(i) - 1) * t.stride(i);
+    if (last > largest_tensor) return empty ? 0 : -1;
+  }
+  return empty ? 0 : static_cast<std::int64_t>(last) + 1;
+}
+
+bool empty(const tensor& t) {
+  for (int i = 0; i < std::clamp(t.rank, 0, max_rank); ++i)
+    if (t.extent(i) == 0) return true;
+  return false;
+}
+
+template <class F>
+void for_each_tensor(const op_info& op, void* problem, std::map<std::string, std::vector<tensor>>& lists, F f) {
+  for (const field_info& field : op.fields) {
+    if (field.kind == field_kind::tensor) f(field, field.tensor_in(problem));
+    if (field.kind == field_kind::tensor_list)
+      for (tensor& t : lists[field.name]) f(field, t);
+  }
+}
+
+}  // namespace
+
+buffer::buffer(const tensor& t, std::int64_t span, int offset, field_role r)
+    : view(t), role(r), size_(static_cast<std::size_t>(span * size_of(t.dtype))) {
+  bytes_.assign(size_ + 2 * band + 512, guard_byte);
+  const auto start = reinterpret_cast<std::uintptr_t>(bytes_.data()) + band;
+  first_ = band + (256 - start % 256) % 256 + static_cast<std::size_t>(offset);
+  std::memset(data(), poison_byte, size_);
+  view.data = data();
+  guard(true);
+}
+
+buffer::~buffer() { guard(false); }
+
+void buffer::guard([[maybe_unused]] bool on) const {
+#ifdef PORTILE_FUZZ_ASAN
+  const auto mark = [&](std::size_t from, std::size_t to) {
+    if (on)
+      ASAN_POISON_MEMORY_REGION(bytes_.data() + from, to - from);
+    else
+      ASAN_UNPOISON_MEMORY_REGION(bytes_.data() + from, to - from);
+  };
+  mark(0, first_);
+  mark(first_ + size_, bytes_.size());
+#endif
+}
+
+bool buffer::guards_intact() const {
+  guard(false);
+  bool intact = true;
+  for (std::size_t i = 0; i < bytes_.size(); ++i)
+    if ((i < first_ || i >= first_ + size_) && bytes_[i] != guard_byte) intact = false;
+  guard(true);
+  return intact;
+}
+
+bool buffer::gaps_unchanged() {
+  const auto element = static_cast<std::size_t>(size_of(view.dtype));
+  std::vector<bool> covered(element == 0 ? 0 : size_ / element);
+  const std::int64_t n = view.numel();
+  for (std::int64_t k = 0; k < n; ++k) {
+    std::int64_t rest = k, at = 0;
+    for (int i = view.rank - 1; i >= 0; --i) {
+      at += rest % view.extent(i) * view.stride(i);
+      rest /= view.extent(i);
+    }
+    covered[static_cast<std::size_t>(at)] = true;
+  }
+  for (std::size_t i = 0; i < covered.size(); ++i)
+    if (!covered[i] && std::memcmp(data() + i * element, before_.data() + i * element, element) != 0) return false;
+  return true;
+}
+
+random_problem::random_problem(const op_info& op, source& from) : problem(op), from_(from), env_(op, problem.get()) {
+  choose_dimensions();
+  choose_attributes();
+  for (const field_info& f : op.fields) {
+    if (f.kind == field_kind::tensor && f.role != field_role::out && (!f.is_optional || from_.chance(50)))
+      f.tensor_in(problem.get()) = shaped(f);
+    if (f.kind == field_kind::tensor_list)
+      for (int n = from_.below(4); n > 0; --n) lists_[f.name].push_back(shaped(f));
+  }
+  for (auto& [name, list] : lists_)
+    op.find(name)->list_in(problem.get()) = {list.data(), static_cast<std::int64_t>(list.size())};
+  choose_outputs();
+  if (from_.chance(20)) damage();
+  give_memory();
+}
+
+void random_problem::choose_dimensions() {
+  const auto choose = [&]() -> std::int64_t {
+    if (from_.chance(30)) return from_.pick<std::int64_t>({64, 128, 192, 256, 384, 512});
+    if (from_.chance(10)) return 0;
+    return from_.pick<std::int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 33, 48, 64, 65, 96, 100, 129});
+  };
+  std::vector<std::int64_t> extents(op().dimensions.size());
+  for (std::int64_t& e : extents) e = choose();
+  for (;;) {  // a reference is no fast one
+    std::int64_t work = 1;
+    for (const std::int64_t e : extents) work *= std::max<std::int64_t>(e, 1);
+    if (work <= largest_work) break;
+    extents[static_cast<std::size_t>(from_.bits() % extents.size())] = static_cast<std::int64_t>(1 + from_.bits() % 8);
+  }
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    env_.bind(op().dimensions[i], extents[i]);
+    largest_ = std::max(largest_, extents[i]);
+  }
+}
+
+void random_problem::choose_attributes() {
+  for (const field_info& f : op().fields) {
+    if (f.kind != field_kind::attribute || from_.chance(40)) continue;  // the default
+    std::string value;
+    switch (f.type) {
+      case attribute_type::boolean: value = from_.chance(50) ? "true" : "false"; break;
+      case attribute_type::optional_integer:
+      case attribute_type::integer:
+        if (f.type == attribute_type::optional_integer && from_.chance(20))
+          value = "none";
+        else if (from_.chance(15) && !op().dimensions.empty())
+          value = std::to_string(*env_.find(op().dimensions[static_cast<std::size_t>(from_.below(static_cast<int>(op().dimensions.size())))]));
+        else if (from_.chance(5))
+          value = std::to_string(from_.pick<std::int64_t>({-1, 1000, 65536, 1LL << 31, 1LL << 62, std::numeric_limits<std::int64_t>::max(),
+                                                           std::numeric_limits<std::int64_t>::min()}));
+        else
+          value = std::to_string(from_.pick<std::int64_t>({0, 1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 96, 128}));
+        break;
+      case attribute_type::optional_real:
+      case attribute_type::real:
+        if (f.type == attribute_type::optional_real && from_.chance(20))
+          value = "none";
+        else
+          value = from_.pick({"0", "1", "-1", "0.5", "10", "1e-6", "1e-38", "1e38", "inf", "nan"});
+        break;
+      case attribute_type::text:
+        value = f.choices.empty() || from_.chance(5) ? from_.pick({"", "e4m3", "e2m1", "e5m6", "none", "sum"})
+                                                     : f.choices[static_cast<std::size_t>(from_.below(static_cast<int>(f.choices.size())))];
+        break;
+    }
+    f.set_attribute(problem.get(), value);
+  }
+}
+
+// With the declared shape; where that is not known, something.
+tensor random_problem::shaped(const field_info& f) {
+  const dtype type = *std::next(f.types.begin(), from_.below(f.types.size()));
+  std::string missing;
+  std::vector<std::int64_t> extents;
+  // Of several shapes any one that is known: declared_extents knows only the longest.
+  field_info one = f;
+  const auto& all = f.shape.alternatives;
+  if (all.size() > 1) one.shape.alternatives = {all[static_cast<std::size_t>(from_.below(static_cast<int>(all.size())))]};
+  if (auto known = declared_extents(one, type, env_, missing)) {
+    extents = std::move(*known);
+    if (!one.shape.alternatives.empty() && one.shape.alternatives[0].open)
+      for (int n = from_.below(3); n > 0 && extents.size() < max_rank; --n) extents.insert(extents.begin(), 1 + from_.below(3));
+  } else {
+    const std::size_t rank = all.empty() ? 1 : all[0].extents.size();
+    for (std::size_t i = 0; i < rank; ++i) extents.push_back(from_.below(9));
+  }
+  if (extents.size() > max_rank) extents.resize(max_rank);
+  for (std::int64_t& e : extents)
+    if (e < 0) e = 0;
+  tensor t = make_tensor(nullptr, type, extents);
+  choose_strides(t, f.layout);
+  return t;
+}
+
+void random_problem::choose_strides(tensor& t, layout_rule rule) {
+  if (rule == layout_rule::contiguous || t.rank == 0 || from_.chance(50)) return;
+  auto strides = t.strides;
+  const auto at = [&](int i) -> std::int64_t& { return strides[static_cast<std::size_t>(i)]; };
+  if (rule == layout_rule::any && from_.chance(40)) {  // column-major
+    std::int64_t step = 1;
+    for (int i = 0; i < t.rank; ++i) at(i) = step, step *= std::max<std::int64_t>(t.extent(i), 1) + (i == 0 ? from_.below(4) : 0);
+  } else if (t.rank > 1) {  // rows of a wider matrix
+    std::int64_t step = std::max<std::int64_t>(t.extent(t.rank - 1), 1) + from_.below(18);
+    for (int i = t.rank - 2; i >= 0; --i) at(i) = step, step *= std::max<std::int64_t>(t.extent(i), 1);
+    if (from_.chance(5)) at(0) = 0;  // repeated: fine for inputs, refused for outputs
+  } else if (rule == layout_rule::any) {
+    at(0) = from_.below(4);
+  }
+  t.strides = strides;
+}
+
+void random_problem::choose_outputs() {
+  std::vector<output_spec> inferred;
+  if (from_.chance(75)) {
+    try {
+      inferred = infer(op(), problem.get(), env_);
+    } catch (const error& e) {
+      if (e.code() != status_code::invalid_argument) throw;
+    }
+  }
+  for (const field_info& f : op().fields) {
+    if (f.kind != field_kind::tensor || f.role != field_role::out || (f.is_optional && from_.chance(40))) continue;
+    tensor& t = f.tensor_in(problem.get());
+    const auto spec = std::find_if(inferred.begin(), inferred.end(), [&](const output_spec& s) { return s.field == f.name; });
+    if (spec == inferred.end()) {
+      t = shaped(f);
+      continue;
+    }
+    t = make_tensor(nullptr, spec->dtype, spec->extents, spec->strides);
+    if (f.layout == layout_rule::unit_last) choose_strides(t, f.layout);
+  }
+}
+
+// Breaks one tensor in one way: most of the rules of check() are met only here.
+void random_problem::damage() {
+  std::vector<std::pair<const field_info*, tensor*>> all;
+  for_each_tensor(op(), problem.get(), lists_, [&](const field_info& f, tensor& t) { all.emplace_back(&f, &t); });
+  if (all.empty()) return;
+  const auto [field, t] = all[static_cast<std::size_t>(from_.below(static_cast<int>(all.size())))];
+  const auto dimension = static_cast<std::size_t>(from_.below(std::clamp(t->rank, 1, max_rank)));
+  const auto huge = [&] { return from_.pick<std::int64_t>({-1, 1LL << 31, 1LL << 40, 1LL << 62, std::numeric_limits<std::int64_t>::max()}); };
+  switch (from_.below(9)) {
+    case 0: t->extents[dimension] += from_.pick({-1, 1, 2, 64}); break;
+    case 1: t->extents[dimension] = huge(); break;
+    case 2: t->strides[dimension] += from_.pick({-1, 1, 2, -1000}); break;
+    case 3: t->strides[dimension] = huge(); break;
+    case 4: t->rank = from_.pick({-1, 0, 1, 2, 3, 4, 5, 6, 100}); break;
+    case 5: t->dtype = static_cast<dtype>(from_.below(num_dtypes)); break;
+    case 6: t->data = reinterpret_cast<void*>(1); break;  // give_memory: an odd address
+    case 7: *t = t->defined() ? tensor{} : shaped(*field); break;
+    case 8: t->device = device(device_kind::cuda, 0); break;
+  }
+}
+
+void random_problem::give_memory() {
+  for_each_tensor(op(), problem.get(), lists_, [&](const field_info& f, tensor& t) {
+    if (!t.defined()) return;
+    const bool odd = t.data != nullptr;
+    const std::int64_t span = safe_span(t);
+    if (span < 0 || span * size_of(t.dtype) > largest_tensor) {
+      runnable = false;
+      t.data = reinterpret_cast<void*>(4096);  // for check(), which looks at no data
+      return;
+    }
+    if (span == 0 && from_.chance(50)) {
+      t.data = nullptr;  // legal for an empty tensor
+      return;
+    }
+    const int offset = (from_.chance(40) ? from_.below(16) : 0) * static_cast<int>(size_of(t.dtype));
+    buffers.emplace_back(t, span, offset + (odd ? 1 : 0), f.role);
+    t.data = buffers.back().data();
+    if (f.role != field_role::out) fill(buffers.back());
+    buffers.back().remember();
+  });
+}
+
+void random_problem::fill(buffer& b) {
+  const int mode = from_.below(4);
+  const auto element = static_cast<std::size_t>(size_of(b.view.dtype));
+  const std::size_t n = element == 0 ? 0 : b.size() / element;
+  const auto put = [&](std::size_t i, auto value) { std::memcpy(b.data() + i * element, &value, sizeof value); };
+  std::int64_t rising = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint64_t r = from_.bits();
+    const float small = static_cast<float>(static_cast<std::int64_t>(r >> 40) - (1 << 23)) * 0x1p-22f;  // [-2, 2)
+    const float special = std::bit_cast<float>(static_cast<std::uint32_t>(r % 3 == 0 ? 0x7f800000u | (r >> 32 & 0x80400000u)  // Inf or NaN
+                                                                         : r % 3 == 1 ? r >> 32 & 0x80000001u          // 0 or the smallest
+                                                                                      : 0x7f7fffffu));
+    const float real = mode == 1 ? std::bit_cast<float>(static_cast<std::uint32_t>(r >> 32)) : mode == 2 ? special : small;
+    // Ids: mostly in range, one below and one above it too; or rising, as positions and ends of segments are.
+    rising = std::min(rising + static_cast<std::int64_t>(r >> 32) % 4, largest_);
+    const std::int64_t id = mode == 0 ? static_cast<std::int64_t>(r >> 1) % (largest_ + 2) - 1
+                          : mode == 1 ? static_cast<std::int64_t>(r)
+                          : mode == 2 ? static_cast<std::int64_t>(r >> 63)
+                                      : rising;
+    switch (b.view.dtype) {
+      case dtype::f32: put(i, real); break;
+      case dtype::f64: put(i, static_cast<double>(real)); break;
+      case dtype::bf16: put(i, static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(real) >> 16)); break;
+      case dtype::i8: put(i, static_cast<std::int8_t>(id)); break;
+      case dtype::i16: put(i, static_cast<std::int16_t>(id)); break;
+      case dtype::i32:
+      case dtype::u32: put(i, static_cast<std::int32_t>(id)); break;
+      case dtype::i64: put(i, id); break;
+      case dtype::boolean: put(i, static_cast<std::uint8_t>(r >> 63)); break;  // other bytes are no bool
+      default: std::memcpy(b.data() + i * element, &r, element); break;          // codes: every bit pattern is one
+    }
+  }
+}
+
+std::string random_problem::text() const {
+  std::string s = op().name + "\n";
+  const void* p = problem.get();
+  for (const field_info& f : op().fields) {
+    s += "  " + f.name + " = ";
+    if (f.kind == field_kind::attribute)
+      s += f.attribute_text(p);
+    else if (f.kind == field_kind::tensor_list)
+      s += "list of " + std::to_string(f.list_in(p).size);
+    else if (const tensor& t = f.tensor_in(p); !t.defined())
+      s += "absent";
+    else if (t.rank < 0 || t.rank > max_rank)
+      s += "rank " + std::to_string(t.rank);
+    else
+      s += t.text() + (t.data ? "" : ", null");
+    s += "\n";
+  }
+  return s;
+}
+
+}  // namespace portile::fuzz
