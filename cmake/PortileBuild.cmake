@@ -62,6 +62,13 @@ macro(portile_dependency package version url)  # a macro, so that the package's 
   endif()
 endmacro()
 
+# Header-only parts of the command and its tests: text formatting, JSON, the command line.
+if(PORTILE_TOOLS)
+  portile_dependency(fmt "" https://github.com/fmtlib/fmt/releases/download/11.2.0/fmt-11.2.0.zip)
+  portile_dependency(nlohmann_json "" https://github.com/nlohmann/json/releases/download/v3.12.0/json.tar.xz)
+  portile_dependency(CLI11 "" https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.5.0.tar.gz)
+endif()
+
 # A backend plug-in: a module with one exported symbol, named so that the loader finds it.
 function(portile_add_backend name)
   add_library(portile_backend_${name} MODULE ${ARGN})
@@ -76,7 +83,13 @@ function(portile_add_backend name)
 endfunction()
 
 include(${PROJECT_SOURCE_DIR}/kernels/ops.cmake)
-foreach(op IN LISTS PORTILE_OPS PORTILE_COMPOSITE_OPS)
+list(REMOVE_DUPLICATES PORTILE_OPS)
+# The family `chain` is made of other operations; all others have a reference.
+set(PORTILE_COMPOSITE_OPS ${PORTILE_OPS})
+list(FILTER PORTILE_COMPOSITE_OPS INCLUDE REGEX "^chain\\.")
+set(PORTILE_REFERENCE_OPS ${PORTILE_OPS})
+list(FILTER PORTILE_REFERENCE_OPS EXCLUDE REGEX "^chain\\.")
+foreach(op IN LISTS PORTILE_OPS)
   string(REPLACE "." ";" parts ${op})
   list(GET parts 0 family)
   list(GET parts 1 name)

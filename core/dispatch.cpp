@@ -244,7 +244,8 @@ explanation explain(const portile_device_info& device, std::string_view device_t
   }
   if (host_fallback && e.chosen.empty() && e.error.empty())
     for (const implementation_ref& i : implementations(op.name))
-      if (std::string reason; (force.empty() || force == i.entry->name) && accepts(cpu_info(), i, problem, reason)) {
+      if (std::string reason; i.entry->device_kind != any_device_kind && (force.empty() || force == i.entry->name) &&
+                              accepts(cpu_info(), i, problem, reason)) {
         e.chosen = i.entry->name;
         for (candidate& c : e.candidates)
           if (c.implementation == e.chosen) c.reason += "; taken on copies (host_fallback)";
@@ -294,7 +295,6 @@ resolution resolve(const portile_device_info& device, std::string_view device_te
                               accepts(cpu_info(), i, problem, reason)) {
         r.choice = i;
         r.fallback = true;
-        log("dispatch", op.name + ": no implementation on " + std::string(device_text) + ": host_fallback to " + i.entry->name);
         break;
       }
   if (!r.choice.entry) {
@@ -400,6 +400,8 @@ void for_each_piece(const tensor& t, F f) {
 void launch_fallback(queue_state& q, const plan_state& s, const void* problem, const run_options& o) {
   if (q.capturing())
     throw error(status_code::capture_unsafe, s.op->name + ": host_fallback copies through the host: not inside a capture");
+  if (log_enabled("dispatch"))
+    log("dispatch", s.op->name + ": no implementation on " + q.where.text() + ": host_fallback to " + s.choice.entry->name);
   problem_copy shadow(*s.op, problem);
   struct moved {
     tensor* view;

@@ -1,6 +1,18 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
-# and <op>_reference.hpp (Kokkos).
+# and <op>_reference.hpp (Kokkos). The family chain is made of other operations: `compose` in <op>.cpp instead of a reference.
 set(PORTILE_OPS
+  engram.fused_weight
+  engram.gate
+  engram.gather
+  engram.hash
+  gemm.grouped_nt
+  gemm.nt
+  mhc.expand
+  mhc.post
+  mhc.pre_apply_mix
+  mhc.pre_norm_fn
+  mhc.pre_split_mixes
+  mhc.sinkhorn
   moe.expand_to_fused
   moe.expand_to_fused_with_sf
   moe.get_fused_mapping
@@ -8,17 +20,41 @@ set(PORTILE_OPS
   moe.reduce_fused
   moe.top2_sum_gate
   moe.topk_gate
-  quant.per_block_cast
   engram.fused_weight
   engram.gate
   engram.gather
   engram.hash
+  engram.gate_backward
+  engram.grad_w_reduce
+  engram.make_offsets
+  engram.sinkhorn_col_update
+  engram.sinkhorn_finalize
+  engram.sinkhorn_momentum_update
+  engram.sinkhorn_step
+  engram.sinkhorn_step_reduce
   mhc.expand
   mhc.post
   mhc.pre_apply_mix
   mhc.pre_norm_fn
   mhc.pre_split_mixes
   mhc.sinkhorn
+  mhc.block_backward
+  mhc.expand_backward
+  mhc.fn_normw_merge
+  mhc.fn_normw_merge_backward
+  mhc.head_compute_mix
+  mhc.head_compute_mix_backward
+  mhc.multilayer_recompute
+  mhc.post_backward
+  mhc.pre
+  mhc.pre_apply_mix_backward
+  mhc.pre_big_fuse
+  mhc.pre_norm_fn_backward
+  mhc.pre_norm_fn_partials
+  mhc.pre_split_mixes_backward
+  mhc.reduce_partials_and_rmsnorm
+  mhc.reduce_partials_and_rmsnorm_backward
+  mhc.sinkhorn_backward
   gemm.nt
   gemm.grouped_nt
   gemm.grouped_tn
@@ -27,6 +63,12 @@ set(PORTILE_OPS
   norm.backward
   quant.cast_back
   quant.cast_back_e5m6
+  quant.batched_transpose_weight_sf
+  quant.cast
+  quant.cast_back
+  quant.cast_back_e5m6
+  quant.formats
+  quant.per_block_cast
   quant.per_block_cast_lossless
   quant.per_block_cast_with_precomputed_sf
   quant.per_block_cast_with_sf_only
@@ -34,15 +76,18 @@ set(PORTILE_OPS
   quant.per_channel_cast_and_transpose
   quant.per_channel_cast_fused
   quant.per_token_cast
+  quant.per_token_cast_and_cast_back
   quant.per_token_cast_back
   quant.per_token_cast_to_e5m6
   quant.per_token_cast_with_precomputed_sf
   quant.per_token_cast_with_sf_only
+  quant.swiglu_backward
+  quant.swiglu_backward_and_per_token_cast
+  quant.swiglu_forward
+  quant.swiglu_forward_and_per_channel_cast_and_transpose
   quant.swiglu_forward_and_per_token_cast
-)
-
-# Operations made of others: <op>.hpp and <op>.cpp only, `compose` instead of a reference.
-set(PORTILE_COMPOSITE_OPS
+  transpose.batched
+  transpose.transpose
   chain.engram_gate_fn
   chain.mhc_block
   chain.mhc_head

@@ -118,8 +118,8 @@ void described_problem::add_outputs() {
     if (!given(f) || f.role != field_role::out) continue;
     const auto it = std::find_if(inferred.begin(), inferred.end(), [&](const output_spec& o) { return o.field == f.name; });
     const dtype chosen = of(f).type;
-    if (it != inferred.end() && (chosen == dtype::none || chosen == it->type)) {
-      set(f, it->type, it->extents, it->strides);
+    if (it != inferred.end() && (chosen == dtype::none || chosen == it->dtype)) {
+      set(f, it->dtype, it->extents, it->strides);
     } else {
       const dtype type = chosen != dtype::none ? chosen : f.types.first();
       set(f, type, declared(f, type), {});

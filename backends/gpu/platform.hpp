@@ -11,6 +11,8 @@
 // started by launch<K>. Everything that lanes do together goes through `block`. All lanes of a wave take part in a shuffle,
 // ballot or reduction, and all threads of a block in a barrier: loops around them are uniform. A kernel takes any grid: it
 // loops from block.index() in steps of block.grid().
+#include <math.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

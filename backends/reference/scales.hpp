@@ -117,7 +117,8 @@ template <class T>
 struct matrix_reader {
   const T* data;
   std::int64_t row_stride;
-  explicit matrix_reader(const tensor& t) : data(static_cast<const T*>(t.data)), row_stride(t.stride(0)) {}
+  explicit matrix_reader(const tensor& t) : matrix_reader(t, t.stride(0)) {}
+  matrix_reader(const tensor& t, std::int64_t stride) : data(static_cast<const T*>(t.data)), row_stride(stride) {}
   KOKKOS_FUNCTION float operator()(std::int64_t i, std::int64_t j) const {
     if constexpr (std::is_same_v<T, numeric::e2m1x2>)
       return numeric::e2m1_to_float(numeric::unpack_e2m1x2(data[i * row_stride + j / 2], static_cast<int>(j % 2)));
@@ -134,7 +135,8 @@ template <class T>
 struct matrix_writer {
   T* data;
   std::int64_t row_stride;
-  explicit matrix_writer(const tensor& t) : data(static_cast<T*>(t.data)), row_stride(t.stride(0)) {}
+  explicit matrix_writer(const tensor& t) : matrix_writer(t, t.stride(0)) {}
+  matrix_writer(const tensor& t, std::int64_t stride) : data(static_cast<T*>(t.data)), row_stride(stride) {}
   KOKKOS_FUNCTION void operator()(std::int64_t i, std::int64_t j, float scaled) const {
     if constexpr (std::is_same_v<T, numeric::e2m1x2>)
       set_code(i, j, numeric::to_e2m1(scaled));

@@ -29,12 +29,13 @@ class trap_sink {
   std::uint64_t* word_;
 };
 
-/// Execution space, trap word and loops of one reference launch.
+/// Execution space, trap word, workspace and loops of one reference launch.
 template <class Exec>
 struct space {
   using exec_space = Exec;
   Exec exec;
   trap_sink trap;
+  void* workspace = nullptr;  ///< as many bytes as the operation's workspace_bytes() says
 
   /// f(i) for i in [0, n), in any order.
   template <class F>

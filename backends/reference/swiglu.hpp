@@ -32,6 +32,13 @@ class row_owner {
     return false;
   }
 
+  /// True for rows between the end of an expert and the next multiple of the alignment: the backward operations clear them.
+  KOKKOS_FUNCTION bool is_padding(std::int64_t row) const {
+    for (std::int64_t e = 0; e < num_experts_; ++e)
+      if (end(e) <= row && row < numeric::align_up(end(e), alignment_)) return true;
+    return false;
+  }
+
   /// Reports bad segments. They do no harm: only rows that exist are ever asked for.
   template <class Space>
   void check(const Space& space, std::int64_t rows) const {
@@ -130,5 +137,19 @@ void count_clamped(const Space& space, const swiglu_activation<T>& a, const row_
     if (counts_all) Kokkos::atomic_add(count + 3, a.hidden);
   });
 }
+
+/// Gradient of the weighted activation at one element. A cut by the clamp makes the gradient of that side 0.
+struct swiglu_gradient {
+  float activation;   ///< before the weight
+  float left, right;  ///< gradients of the two halves of x
+  KOKKOS_FUNCTION swiglu_gradient(float x_left, float x_right, float out_grad, float weight, const swiglu_clamp& clamp) {
+    const float l = clamp.left(x_left), r = clamp.right(x_right);
+    const float t = 1.0f + numeric::exp_f32(-l), s = 1.0f / t;
+    activation = (l / t) * r;
+    const float g = (out_grad * weight) * s;
+    left = clamp.cuts_left(x_left) ? 0.0f : (g * r) * ::fmaf(l, 1.0f - s, 1.0f);
+    right = clamp.cuts_right_above(x_right) || clamp.cuts_right_below(x_right) ? 0.0f : g * l;
+  }
+};
 
 }  // namespace portile::reference

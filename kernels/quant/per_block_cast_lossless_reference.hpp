@@ -28,9 +28,10 @@ void compute(const Space& space, const per_block_cast_lossless& p) {
       const float sf = numeric::ue8m0_to_float(static_cast<std::uint8_t>(base));
       out_sf(i, j, {sf, 0, static_cast<std::uint8_t>(base)});
       b.for_each([&](std::int64_t r, std::int64_t c) {
-        const int shift = exponent(r, c) - base;  // 2^shift is a normal fp32: -122 at least once the rule is broken
+        const int shift = exponent(r, c) - base;
         if (shift < -5) trap.raise(1, r / in_rows * in_width + c / in_cols);
-        out(r, c, x(r, c) * numeric::ue8m0_to_float(static_cast<std::uint8_t>(shift + 127)));
+        const float factor = shift > -127 ? numeric::ue8m0_to_float(static_cast<std::uint8_t>(shift + 127)) : 0.0f;  // 2^shift
+        out(r, c, x(r, c) * factor);
       });
     }
   });

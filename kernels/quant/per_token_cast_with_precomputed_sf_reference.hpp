@@ -1,5 +1,5 @@
 #pragma once
-#include <portile/kernels/quant/cast_reference.hpp>
+#include <portile/kernels/quant/block_cast_reference.hpp>
 #include <portile/kernels/quant/per_token_cast_with_precomputed_sf.hpp>
 
 namespace portile::quant {

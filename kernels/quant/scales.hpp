@@ -2,6 +2,7 @@
 // Rules on scale factors that the quantising operations share: which flags go together, and what dtype, shape and strides
 // `out_sf` then has. Host only.
 #include <string>
+#include <vector>
 
 #include <portile/core/check.hpp>
 #include <portile/core/numeric/integer.hpp>
@@ -145,6 +146,24 @@ inline bool check_token_scales(checker& c, const tensor& x, const tensor& x_sf, 
   if (!x_sf) return c.need(!num_per_channels, "num_per_channels", num_per_channels, "must be absent: x is not quantised");
   return c.need(num_per_channels.has_value(), "num_per_channels", num_per_channels, "is required for a quantised x") &&
          c.need_one_of<std::int64_t>("num_per_channels", *num_per_channels, legal);
+}
+
+/// Same number of values along every dimension, whatever the packing.
+inline bool check_same_shape(checker& c, const tensor& x, const tensor& out) {
+  if (!c.need(out.rank == x.rank, "out.rank", out.rank, "must be that of x, " + std::to_string(x.rank))) return false;
+  for (int i = 0; i < x.rank; ++i) {
+    const bool last = i == x.rank - 1;
+    const std::int64_t want = last ? stored_extent(out.dtype, value_extent(x.dtype, x.extent(i))) : x.extent(i);
+    if (!c.need(out.extent(i) == want, "out.extents[" + std::to_string(i) + "]", out.extent(i), "must fit x: " + std::to_string(want)))
+      return false;
+  }
+  return true;
+}
+inline void infer_same_shape(inference& i, const char* name, dtype type, const tensor& x) {
+  std::vector<std::int64_t> e(x.extents.begin(), x.extents.begin() + x.rank);
+  if (x.rank > 0) e.back() = stored_extent(type, value_extent(x.dtype, e.back()));
+  const extents_t s = contiguous_strides(e);
+  i.out(name, type, e, {s.begin(), s.begin() + x.rank});
 }
 
 }  // namespace portile::quant

@@ -50,6 +50,19 @@ bool check_clamp(checker& c, const P& p, bool three_counters) {
                 "times ceil(hidden_size, 32) must be at most 2^31 - 1 with clamped_count");
 }
 
+/// Gradient of the weights: of the same rank as the weights; in matrix form it needs the map from choices to rows.
+template <class P>
+bool check_weights_grad(checker& c, const P& p) {
+  const tensor& g = p.topk_weights_grad;
+  if (!g.defined()) return true;
+  if (!c.need(p.topk_weights.defined(), "topk_weights_grad", g, "needs topk_weights") ||
+      !c.need(g.rank == p.topk_weights.rank, "topk_weights_grad.rank", g.rank, "must be that of topk_weights, " + std::to_string(p.topk_weights.rank)))
+    return false;
+  if constexpr (requires { p.token_topk_to_pos; })
+    return c.need(g.rank == 1 || p.token_topk_to_pos.defined(), "token_topk_to_pos", "absent", "is required for a topk_weights_grad of rank 2");
+  return true;
+}
+
 /// infer: x holds two halves of hidden_size columns.
 template <class P>
 void bind_hidden_size(inference& i, const P& p) {

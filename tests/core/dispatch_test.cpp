@@ -499,7 +499,9 @@ TEST_CASE("host_fallback computes on copies: strided, in-out, lists, host fields
 
   // Only elements of outputs are written back: 3 rows of 16 bytes, 12 bytes of sums; in: 24 + 3 + 16 floats.
   c.copied_bytes = 0;
+  log.lines.clear();
   run(q, p);
+  CHECK(log.has("host_fallback to host.loops"));  // each time, not only when it was chosen
   CHECK(c.copied_bytes == 3 * 16 + 12 + (24 - 0) * 4 + 12 + 16 * 4);
   CHECK(make_plan(q, p).host_fallback());
 

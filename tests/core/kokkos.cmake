@@ -1,5 +1,13 @@
 # Tests that use Kokkos themselves: header portile/kokkos.hpp, and who initialises Kokkos when.
 include(PortileKokkos)
+# portile_kokkos is known everywhere; the imported targets behind it only in the folders that ask for them.
+get_target_property(behind portile_kokkos INTERFACE_LINK_LIBRARIES)
+if("${behind}" MATCHES "OpenMP::" AND NOT TARGET OpenMP::OpenMP_CXX)
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+endif()
+if("${behind}" MATCHES "Kokkos::" AND NOT TARGET Kokkos::kokkos)
+  find_package(Kokkos REQUIRED)
+endif()
 
 add_executable(portile_kokkos_program programs/kokkos_program.cpp)
 target_link_libraries(portile_kokkos_program PRIVATE portile portile_flags portile_kokkos Threads::Threads)
@@ -34,6 +42,9 @@ if(PORTILE_PATCHELF AND library)
     if(TARGET Kokkos::kokkoscore)
       target_include_directories(${target} SYSTEM PRIVATE $<TARGET_PROPERTY:Kokkos::kokkoscore,INTERFACE_INCLUDE_DIRECTORIES>)
       target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:Kokkos::kokkoscore,INTERFACE_COMPILE_OPTIONS>)
+    endif()
+    if(TARGET OpenMP::OpenMP_CXX)
+      target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
     endif()
     set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib;$ORIGIN/../tests/second")
     add_dependencies(${target} portile_second_kokkos)

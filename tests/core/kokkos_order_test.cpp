@@ -1,4 +1,5 @@
 // Who initialises Kokkos, and when: child processes, because Kokkos has one state per process.
+#include <Kokkos_Macros.hpp>
 #include <filesystem>
 
 #include "core/child.hpp"
@@ -71,7 +72,8 @@ TEST_CASE("a launch from a static destructor, after Kokkos was finalised at exit
   CHECK(count(text, "exit 0") == 1);
 }
 
-#ifdef PORTILE_SECOND_KOKKOS
+// The trial that docs/kokkos.md describes was made with Kokkos 3.
+#if defined(PORTILE_SECOND_KOKKOS) && KOKKOS_VERSION < 40000
 // docs/kokkos.md says what these show, and why the exit status of the first is not looked at: the copies share their global
 // objects, which are destroyed twice.
 TEST_CASE("a second Kokkos copy that the program links is the one that both use") {

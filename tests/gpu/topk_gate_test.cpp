@@ -7,13 +7,13 @@ using namespace portile::test;
 using moe::topk_gate;
 
 TEST_CASE("moe.topk_gate: random scores give the reference's order") {
-  for (unsigned seed = 1; seed <= 200; ++seed) {
+  for (unsigned seed = 1; seed <= 120; ++seed) {
     memory m;
     randomness r(seed);
     const std::int64_t tokens = r.pick<std::int64_t>({0, 1, 3, 9, 40});
     const std::int64_t experts = r.one_in(3) ? r.number(1, 70) : r.pick<std::int64_t>({8, 31, 32, 33, 63, 64, 65, 72, 128, 129, 144, 255, 256, 257, 384, 512, 513, 700, 1025});
     topk_gate p;
-    p.num_topk = r.one_in(4) ? std::min<std::int64_t>(experts, 100) : r.number(1, std::min<std::int64_t>(experts, 12));
+    p.num_topk = r.one_in(4) ? std::min<std::int64_t>(experts, 70) : r.number(1, std::min<std::int64_t>(experts, 12));
     tensor whole = m.make(dtype::f32, {tokens * experts + 3});
     p.scores = make_tensor(static_cast<float*>(whole.data) + (r.one_in(2) ? 0 : r.number(1, 3)), dtype::f32, {tokens, experts});
     p.topk_idx = m.make(dtype::i64, {tokens, p.num_topk});

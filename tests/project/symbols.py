@@ -21,6 +21,10 @@ def needed(file):
     return re.findall(r"NEEDED.*\[(.*)\]", "\n".join(lines("readelf", "-d", file)))
 
 
+def search_paths(file):
+    return re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", "\n".join(lines("readelf", "-d", file)))
+
+
 def main(arguments):
     sanitized = arguments[:1] == ["--sanitized"]
     library, *plugins = arguments[sanitized:]
@@ -43,6 +47,14 @@ def main(arguments):
         for name in needed(plugin):
             if re.match(PLUGIN_MUST_NOT_NEED, name):
                 errors.append(f"{plugin}: needs {name}")
+
+    # An empty entry means the current folder to the loader.
+    for file in [library, *plugins]:
+        paths = [entry for path in search_paths(file) for entry in path.split(":")]
+        if "" in paths:
+            errors.append(f"{file}: its RUNPATH has an empty entry")
+        if file in plugins and "$ORIGIN" not in paths:
+            errors.append(f"{file}: does not look for libraries beside itself")
 
     print("\n".join(errors) or f"{library}: {len(exported(library))} symbols; {len(plugins)} plug-ins with one symbol each")
     return 1 if errors else 0

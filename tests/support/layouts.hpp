@@ -2,6 +2,8 @@
 // Properties that every operation has, checked by walking its fields: results do not depend on strides or
 // offsets, nothing is written between rows, a second run gives the same bits, tokens do not depend on each
 // other, no tokens is legal.
+#include <sys/mman.h>
+
 #include <cstring>
 #include <deque>
 #include <random>
@@ -57,30 +59,63 @@ inline tensor fill(const tensor& t, unsigned seed, float deviation = 1, float me
   return t;
 }
 
+/// Copies the elements of a tensor to another one of the same shape.
+inline void copy_elements(const tensor& from, const tensor& to) {
+  std::vector<std::int64_t> source;
+  for_each_offset(from, [&](std::int64_t, std::int64_t o) { source.push_back(o); });
+  const auto size = static_cast<std::size_t>(size_of(from.dtype));
+  for_each_offset(to, [&](std::int64_t i, std::int64_t o) {
+    std::memcpy(static_cast<char*>(to.data) + static_cast<std::size_t>(o) * size,
+                static_cast<const char*>(from.data) +
+                    static_cast<std::size_t>(source[static_cast<std::size_t>(i)]) * size,
+                size);
+  });
+}
+
 /// A copy in `m` whose rows are `gap` elements apart in every dimension but the last, `offset` elements into
 /// its buffer.
 inline tensor copy(memory& m, const tensor& t, std::int64_t gap = 0, std::int64_t offset = 0) {
   if (!t.defined()) return t;
-  extents_t strides{};
+  tensor c = t;
   std::int64_t step = 1;
   for (int d = t.rank - 1; d >= 0; --d) {
-    strides[static_cast<std::size_t>(d)] = step;
+    c.strides[static_cast<std::size_t>(d)] = step;
     step = step * std::max<std::int64_t>(t.extent(d), 1) + gap;
   }
-  const auto rank = static_cast<std::size_t>(t.rank);
-  tensor whole = m.make(t.dtype, {step + offset});
-  tensor c = make_tensor(static_cast<char*>(whole.data) + offset * size_of(t.dtype), t.dtype,
-                         {t.extents.data(), rank}, {strides.data(), rank});
-  const auto size = static_cast<std::size_t>(size_of(t.dtype));
-  for_each_offset(t, [&](std::int64_t i, std::int64_t from) {
-    std::int64_t to = 0;
-    for (int d = t.rank - 1; d >= 0; --d) {
-      to += i % t.extent(d) * c.stride(d);
-      i /= t.extent(d);
-    }
-    std::memcpy(static_cast<char*>(c.data) + static_cast<std::size_t>(to) * size,
-                static_cast<const char*>(t.data) + static_cast<std::size_t>(from) * size, size);
-  });
+  c.data = static_cast<char*>(m.make(t.dtype, {step + offset}).data) + offset * size_of(t.dtype);
+  copy_elements(t, c);
+  return c;
+}
+
+/// Address space without memory behind it until it is touched.
+class reserved {
+ public:
+  explicit reserved(std::size_t bytes)
+      : bytes_(bytes),
+        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                   0)) {}
+  ~reserved() {
+    if (data()) munmap(data_, bytes_);
+  }
+  reserved(const reserved&) = delete;
+  void* data() const { return data_ == MAP_FAILED ? nullptr : data_; }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+/// A copy whose rows (first dimension) lie more than 2^31 elements apart.
+inline tensor far_copy(std::deque<reserved>& spaces, const tensor& t) {
+  tensor c = t;
+  std::int64_t step = 1;
+  for (int d = t.rank - 1; d > 0; --d) {
+    c.strides[static_cast<std::size_t>(d)] = step;
+    step *= t.extent(d);
+  }
+  c.strides[0] = (std::int64_t{1} << 31) + 64 + step;
+  c.data = spaces.emplace_back(static_cast<std::size_t>(c.span() * size_of(c.dtype))).data();
+  if (c.data) copy_elements(t, c);
   return c;
 }
 
@@ -179,6 +214,27 @@ void expect_layout_freedom(const P& p) {
   }
 }
 
+/// Runs with every row of up to 8 more than 2^31 elements from the next one.
+template <class P>
+void expect_far_rows(const P& p) {
+  queue q{cpu_selector};
+  copied<P> plain(p), far(p);
+  std::deque<reserved> spaces;
+  for (const field_info& f : get_operation(P::name).fields) {
+    if (f.kind != field_kind::tensor || f.layout == layout_rule::contiguous) continue;
+    tensor& t = f.tensor_in(&far.p);
+    if (!t.defined() || t.rank < 2 || t.extent(0) < 2 || t.extent(0) > 8 || t.numel() == 0) continue;
+    t = far_copy(spaces, t);
+    if (!t.data) {
+      WARN("no address space for rows 2^31 elements apart");
+      return;
+    }
+  }
+  run(q, plain.p);
+  run(q, far.p);
+  require_same_outputs(plain.p, far.p);
+}
+
 /// The problem with another extent for a named dimension: every extent declared as exactly that name changes.
 template <class P>
 P resized(P p, std::string_view dimension, std::int64_t n) {
@@ -207,6 +263,7 @@ void expect_tokens_alone(const P& p) {
   run(q, one.p);
   require_same_outputs(one.p, resized(all.p, "num_tokens", 1));
   CHECK_NOTHROW(run(q, resized(p, "num_tokens", 0)));
+  expect_far_rows(p);
 }
 
 }  // namespace portile::test

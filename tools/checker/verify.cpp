@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <portile/core/composite.hpp>
 #include <portile/core/dispatch.hpp>
 #include <portile/core/registry.hpp>
 
@@ -306,6 +307,7 @@ class runner {
   }
 
   std::optional<device> device_for(device_kind kind, std::string& reason) const {
+    if (static_cast<std::int32_t>(kind) == any_device_kind) return options_.where ? options_.where : device{};
     if (options_.where) {
       if (options_.where->kind() == kind) return options_.where;
       reason = fmt::format("runs on {}, the device is {}", to_string(kind), options_.where->text());

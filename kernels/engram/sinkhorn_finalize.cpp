@@ -1,0 +1,13 @@
+#include <portile/core/check.hpp>
+#include <portile/kernels/engram/sinkhorn_finalize.hpp>
+
+namespace portile::engram {
+
+void sinkhorn_finalize::check(checker& c) const {
+  c.need(out.numel() == 0 || out.data != matrix.data || out.strides == matrix.strides, "out.strides", out,
+         "must be those of matrix in place");
+}
+
+void sinkhorn_finalize::infer(inference& i) const { i.out("out", dtype::f32); }
+
+}  // namespace portile::engram

@@ -1,0 +1,30 @@
+#pragma once
+#include <portile/core/problem.hpp>
+
+namespace portile::transpose {
+
+/// out[b, j, i] = x[b, i, j], the bytes of any type of 1, 2 or 4 bytes.
+struct batched {
+  static constexpr const char* name = "transpose.batched";
+
+  tensor x;
+  tensor out;
+
+  static void describe(description<batched>& d) {
+    using enum dtype;
+    using op = batched;
+    const dtypes any{bf16, e4m3, f32, f16, e4m3fnuz, e5m2, i8, i16, i32, u8, u32, boolean};
+    d.summary("transpose each matrix of a batch");
+    d.tolerance("bits");
+    d.in("x", &op::x, "num_batches, num_rows, num_cols", any, "matrices");
+    d.out("out", &op::out, "num_batches, num_cols, num_rows", any, "their transposes, of the same type");
+    d.kept("num_rows and num_cols are multiples of 64");
+    d.kept("the row stride of x is a multiple of 4");
+    d.lifted("the batch stride of x is num_rows times its row stride");
+    d.lifted("out is contiguous");
+  }
+  void check(checker& c) const;
+  void infer(inference& i) const;
+};
+
+}  // namespace portile::transpose

@@ -1,0 +1,162 @@
+// The emulator finds what a device would leave undefined, and computes what a device would.
+#include "tests/emulator/engine.hpp"
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using namespace portile;
+
+namespace {
+
+struct out_params {
+  std::vector<int>* out;
+};
+
+/// What running K says; empty when it is fine.
+template <class K, int Wave = 32>
+std::string problem_of(std::int64_t grid = 1, std::size_t shared_bytes = 1024) {
+  std::vector<int> out(1024, -1);
+  try {
+    emulator::run_grid<K, Wave>(grid, shared_bytes, out_params{&out});
+  } catch (const std::runtime_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+struct kernel {
+  static constexpr int threads = 128;
+  using params = out_params;
+};
+
+struct reverse_through_shared : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    int* s = block.template shared<int>();
+    s[block.thread()] = block.thread() * 3;
+    block.barrier();
+    (*p.out)[static_cast<std::size_t>(block.index() * threads + block.thread())] = s[threads - 1 - block.thread()];
+  }
+};
+struct wave_sums : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    int v = block.thread();
+    for (int m = 1; m < Block::wave_size; m *= 2) v += block.shuffle_xor(v, m);
+    const int below = block.shuffle_down(block.thread(), 1);
+    const int from_first = block.shuffle(block.thread(), 0);
+    const std::uint64_t odd = block.ballot(block.lane() % 2 == 1);
+    const auto most = static_cast<int>(block.wave_max(static_cast<std::uint32_t>(block.thread())));
+    const bool fine = odd == (Block::wave_size == 64 ? 0xAAAAAAAAAAAAAAAAull : 0xAAAAAAAAull) && most == from_first + Block::wave_size - 1 &&
+                      below == block.thread() + (block.lane() + 1 < Block::wave_size);
+    (*p.out)[static_cast<std::size_t>(block.thread())] = fine ? v : -2;
+  }
+};
+struct divergent_barrier : kernel {
+  template <class Block>
+  static void run(Block& block, const params&) {
+    if (block.thread() < 96) block.barrier();
+  }
+};
+struct shuffle_with_ended_lane : kernel {
+  template <class Block>
+  static void run(Block& block, const params&) {
+    if (block.lane() == 5) return;
+    block.shuffle(1.0f, 5);
+  }
+};
+struct shuffles_at_two_places : kernel {
+  template <class Block>
+  static void run(Block& block, const params&) {
+    if (block.lane() < 16)
+      block.shuffle(1, 0);
+    else
+      block.shuffle(2, 0);
+  }
+};
+struct barrier_against_shuffle : kernel {
+  template <class Block>
+  static void run(Block& block, const params&) {
+    if (block.lane() == 0)
+      block.barrier();
+    else
+      block.shuffle(1, 0);
+  }
+};
+struct beyond_shared : kernel {
+  template <class Block>
+  static void run(Block& block, const params&) {
+    block.template shared<int>()[block.thread() == 7 ? 256 : 0] = 1;
+  }
+};
+struct asks_beyond_shared : kernel {
+  template <class Block>
+  static void run(Block& block, const params&) {
+    block.template shared<int>(1024);
+  }
+};
+struct misaligned_load : kernel {
+  template <class Block>
+  static void run(Block& block, const params&) {
+    struct alignas(16) four {
+      int v[4];
+    };
+    emulator::aligned_load<four>(block.template shared<char>() + 4);
+  }
+};
+/// A race: each thread reads its neighbour's word without a barrier.
+struct missing_barrier : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    int* s = block.template shared<int>();
+    s[block.thread()] = block.thread();
+    (*p.out)[static_cast<std::size_t>(block.thread())] = s[(block.thread() + 1) % threads];
+  }
+};
+
+bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("emulator: barriers and shared memory") {
+  std::vector<int> out(256, -1);
+  emulator::run_grid<reverse_through_shared, 32>(2, 512, {&out});
+  for (int i = 0; i < 256; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == (127 - i % 128) * 3);
+}
+
+TEST_CASE("emulator: what lanes exchange, for both wave sizes") {
+  std::vector<int> out(128, -1);
+  emulator::run_grid<wave_sums, 32>(1, 0, {&out});
+  for (int i = 0; i < 128; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == i / 32 * 32 * 32 + 496);
+  emulator::run_grid<wave_sums, 64>(1, 0, {&out});
+  for (int i = 0; i < 128; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == i / 64 * 64 * 64 + 2016);
+}
+
+TEST_CASE("emulator: undefined behaviour is an error with its place") {
+  std::string text = problem_of<divergent_barrier>();
+  INFO(text);
+  CHECK((contains(text, "thread 0 waits in a barrier at engine_test.cpp:") && contains(text, "thread 96 has ended")));
+  text = problem_of<shuffle_with_ended_lane>();
+  CHECK((contains(text, "thread 0 waits in a shuffle at engine_test.cpp:") && contains(text, "thread 5 has ended")));
+  text = problem_of<shuffles_at_two_places>();
+  CHECK((contains(text, "thread 0 waits in a shuffle") && contains(text, "thread 16 waits in a shuffle")));
+  text = problem_of<shuffle_with_ended_lane, 64>();
+  CHECK(contains(text, "thread 5 has ended"));
+  text = problem_of<barrier_against_shuffle>();
+  CHECK((contains(text, "thread 0 waits in a barrier") && contains(text, "thread 1 waits in a shuffle")));
+  CHECK(contains(problem_of<beyond_shared>(), "written outside of what the launch asked for"));
+  CHECK(contains(problem_of<asks_beyond_shared>(), "beyond what the launch asked for"));
+  CHECK(contains(problem_of<misaligned_load>(), "misaligned vector load"));
+  CHECK(problem_of<reverse_through_shared>().empty());
+}
+
+TEST_CASE("emulator: a missing barrier shows in the result") {
+  std::vector<int> out(128, -1);
+  emulator::run_grid<missing_barrier, 32>(1, 512, {&out});
+  int wrong = 0;
+  for (int i = 0; i < 128; ++i) wrong += out[static_cast<std::size_t>(i)] != (i + 1) % 128;
+  CHECK(wrong > 100);
+}
