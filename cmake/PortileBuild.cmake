@@ -84,12 +84,7 @@ endfunction()
 
 include(${PROJECT_SOURCE_DIR}/kernels/ops.cmake)
 list(REMOVE_DUPLICATES PORTILE_OPS)
-# The family `chain` is made of other operations; all others have a reference.
-set(PORTILE_COMPOSITE_OPS ${PORTILE_OPS})
-list(FILTER PORTILE_COMPOSITE_OPS INCLUDE REGEX "^chain\\.")
-set(PORTILE_REFERENCE_OPS ${PORTILE_OPS})
-list(FILTER PORTILE_REFERENCE_OPS EXCLUDE REGEX "^chain\\.")
-foreach(op IN LISTS PORTILE_OPS)
+foreach(op IN LISTS PORTILE_OPS PORTILE_COMPOSITE_OPS)
   string(REPLACE "." ";" parts ${op})
   list(GET parts 0 family)
   list(GET parts 1 name)

@@ -1,59 +1,43 @@
 # Every operation, one line each: family.op is kernels/<family>/<op>.hpp (problem and contract), <op>.cpp (check, infer)
-# and <op>_reference.hpp (Kokkos). The family chain is made of other operations: `compose` in <op>.cpp instead of a reference.
+# and <op>_reference.hpp (Kokkos).
 set(PORTILE_OPS
   engram.fused_weight
   engram.gate
-  engram.gather
-  engram.hash
-  gemm.grouped_nt
-  gemm.nt
-  mhc.expand
-  mhc.post
-  mhc.pre_apply_mix
-  mhc.pre_norm_fn
-  mhc.pre_split_mixes
-  mhc.sinkhorn
-  moe.expand_to_fused
-  moe.expand_to_fused_with_sf
-  moe.get_fused_mapping
-  moe.normalize_weight
-  moe.reduce_fused
-  moe.top2_sum_gate
-  moe.topk_gate
-  engram.fused_weight
-  engram.gate
-  engram.gather
-  engram.hash
   engram.gate_backward
+  engram.gather
   engram.grad_w_reduce
+  engram.hash
   engram.make_offsets
   engram.sinkhorn_col_update
   engram.sinkhorn_finalize
   engram.sinkhorn_momentum_update
   engram.sinkhorn_step
   engram.sinkhorn_step_reduce
-  mhc.expand
-  mhc.post
-  mhc.pre_apply_mix
-  mhc.pre_norm_fn
-  mhc.pre_split_mixes
-  mhc.sinkhorn
+  gemm.grouped_nt
+  gemm.grouped_tn
+  gemm.nt
   mhc.block_backward
+  mhc.expand
   mhc.expand_backward
   mhc.fn_normw_merge
   mhc.fn_normw_merge_backward
   mhc.head_compute_mix
   mhc.head_compute_mix_backward
   mhc.multilayer_recompute
+  mhc.post
   mhc.post_backward
   mhc.pre
+  mhc.pre_apply_mix
   mhc.pre_apply_mix_backward
   mhc.pre_big_fuse
+  mhc.pre_norm_fn
   mhc.pre_norm_fn_backward
   mhc.pre_norm_fn_partials
+  mhc.pre_split_mixes
   mhc.pre_split_mixes_backward
   mhc.reduce_partials_and_rmsnorm
   mhc.reduce_partials_and_rmsnorm_backward
+  mhc.sinkhorn
   mhc.sinkhorn_backward
   gemm.nt
   gemm.grouped_nt
@@ -63,6 +47,23 @@ set(PORTILE_OPS
   norm.backward
   quant.cast_back
   quant.cast_back_e5m6
+  moe.aux_fi
+  moe.expand_to_fused
+  moe.expand_to_fused_with_sf
+  moe.get_fused_mapping
+  moe.group_count
+  moe.inplace_unique_group_indices
+  moe.mask_indices_by_tp
+  moe.moe_topk_gate_backward
+  moe.moe_topk_gate_forward
+  moe.normalize_weight
+  moe.reduce_fused
+  moe.top2_sum_gate
+  moe.topk_gate
+  moe.topk_sum_and_topk_group_idx
+  norm.backward
+  norm.forward
+  norm.forward_and_per_token_cast
   quant.batched_transpose_weight_sf
   quant.cast
   quant.cast_back
@@ -86,8 +87,17 @@ set(PORTILE_OPS
   quant.swiglu_forward
   quant.swiglu_forward_and_per_channel_cast_and_transpose
   quant.swiglu_forward_and_per_token_cast
+  rand.philox
+  rand.randn
+  rand.randn_like
+  rand.seed_mix
+  rope.apply
   transpose.batched
   transpose.transpose
+)
+
+# Operations made of others: <op>.hpp and <op>.cpp only, `compose` instead of a reference.
+set(PORTILE_COMPOSITE_OPS
   chain.engram_gate_fn
   chain.mhc_block
   chain.mhc_head

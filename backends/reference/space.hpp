@@ -7,6 +7,7 @@
 #include <portile/core/numeric/bf16.hpp>
 #include <portile/core/numeric/e2m1.hpp>
 #include <portile/core/numeric/e4m3.hpp>
+#include <portile/core/numeric/f16.hpp>
 #include <portile/core/numeric/ue8m0.hpp>
 #include <portile/core/status.hpp>
 #include <portile/core/tensor.hpp>
@@ -88,9 +89,11 @@ void visit(dtype type, F f) {
 /// An element as fp32, and fp32 as an element: exact widening, one rounding.
 KOKKOS_INLINE_FUNCTION float load(float x) { return x; }
 KOKKOS_INLINE_FUNCTION float load(numeric::bf16 x) { return numeric::to_float(x); }
+KOKKOS_INLINE_FUNCTION float load(numeric::f16 x) { return numeric::to_float(x); }
 KOKKOS_INLINE_FUNCTION float load(numeric::e4m3 x) { return numeric::to_float(x); }
 KOKKOS_INLINE_FUNCTION void store(float& to, float x) { to = x; }
 KOKKOS_INLINE_FUNCTION void store(numeric::bf16& to, float x) { to = numeric::to_bf16(x); }
+KOKKOS_INLINE_FUNCTION void store(numeric::f16& to, float x) { to = numeric::to_f16(x); }
 KOKKOS_INLINE_FUNCTION void store(numeric::e4m3& to, float x) { to = numeric::to_e4m3(x); }
 
 }  // namespace portile::reference

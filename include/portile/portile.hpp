@@ -5,4 +5,5 @@
 #include <portile/core/registry.hpp>
 #include <portile/core/tensor.hpp>
 #include <portile/core/version.hpp>
+#include <portile/kernels/rand/generator.hpp>
 #include <portile/ops.hpp>

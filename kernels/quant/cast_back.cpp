@@ -7,11 +7,13 @@ void cast_back::check(checker& c) const {
   check_format(c, fmt, out);
   c.need_multiple("hidden_size", c.dim("hidden_size"), x.dtype == dtype::e5m6x8 ? 8 : 64);
   check_input_scales(c, x, x_sf, x_block_rows, x_block_cols);
-  c.need(!(use_tma_aligned_col_major_sf && x_block_cols == 1), "use_tma_aligned_col_major_sf", use_tma_aligned_col_major_sf,
-         "must be false for blocks one column wide");
+  c.need(!(use_tma_aligned_col_major_sf && x_block_cols == 1), "use_tma_aligned_col_major_sf",
+         use_tma_aligned_col_major_sf, "must be false for blocks one column wide");
   // An exponent byte is a power of two by itself, and e4m3 scales are known by their dtype.
   check_scales(c, "x_sf", x_sf,
-               {.col_major = use_tma_aligned_col_major_sf, .round = use_packed_ue8m0, .packed = use_packed_ue8m0,
+               {.col_major = use_tma_aligned_col_major_sf,
+                .round = use_packed_ue8m0,
+                .packed = use_packed_ue8m0,
                 .e4m3 = x_sf.dtype == dtype::e4m3 && !use_packed_ue8m0});
 }
 

@@ -15,9 +15,10 @@ void compute(const Space& space, const cast_back& p) {
     visit<float, numeric::bf16>(p.out.dtype, [&](auto value) {
       const matrix_reader<decltype(in)> x(p.x);
       const matrix_writer<decltype(value)> out(p.out);
-      space.for_each(p.out.extent(0), cols, KOKKOS_LAMBDA(std::int64_t t, std::int64_t j) {
-        out(t, j, x(t, j) * x_sf(t / block_rows, j / block_cols));
-      });
+      space.for_each(
+          p.out.extent(0), cols, KOKKOS_LAMBDA(std::int64_t t, std::int64_t j) {
+            out(t, j, x(t, j) * x_sf(t / block_rows, j / block_cols));
+          });
     });
   });
 }

@@ -10,13 +10,14 @@ void formats::check(checker& c) const {
   const bool single_e2m1 = encodes && fmt == "e2m1" && codes.dtype == dtype::u8;
   c.need(values.dtype == dtype::f32, encodes ? "x.dtype" : "out.dtype", values.dtype, "must be f32");
   c.need(codes.dtype == type || single_e2m1, encodes ? "out.dtype" : "x.dtype", codes.dtype,
-         "must be " + std::string(to_string(type)) + (encodes && fmt == "e2m1" ? " or u8" : "") + " for fmt '" + std::string(fmt.view()) + "'");
+         "must be " + std::string(to_string(type)) + (encodes && fmt == "e2m1" ? " or u8" : "") +
+             " for fmt '" + std::string(fmt.view()) + "'");
   check_same_shape(c, x, out);
 }
 
 void formats::infer(inference& i) const {
-  const dtype type = direction == "decode" ? dtype::f32
-                     : fmt == "ue8m0"      ? dtype::u8
+  const dtype type = direction == "decode"    ? dtype::f32
+                     : fmt == "ue8m0"         ? dtype::u8
                      : out.dtype == dtype::u8 ? dtype::u8
                                               : dtype_of_format(fmt, dtype::e4m3);
   if (x.defined())

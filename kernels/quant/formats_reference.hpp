@@ -18,17 +18,18 @@ void compute(const Space& space, const formats& p) {
     auto* values = static_cast<float*>(encodes ? p.x.data : p.out.data);
     const bool e2m1 = p.fmt == "e2m1";
     const trap_sink trap = space.trap;
-    space.for_each(n, KOKKOS_LAMBDA(std::int64_t k) {
-      if (!encodes) {
-        values[k] = numeric::ue8m0_to_float(bytes[k]);
-      } else if (e2m1) {
-        bytes[k] = numeric::to_e2m1(values[k]);
-      } else {
-        const std::uint8_t e = numeric::power_of_two_exponent_ceil(values[k]);
-        if (numeric::ue8m0_to_float(e) != values[k]) trap.raise(0, k);
-        bytes[k] = e;
-      }
-    });
+    space.for_each(
+        n, KOKKOS_LAMBDA(std::int64_t k) {
+          if (!encodes) {
+            values[k] = numeric::ue8m0_to_float(bytes[k]);
+          } else if (e2m1) {
+            bytes[k] = numeric::to_e2m1(values[k]);
+          } else {
+            const std::uint8_t e = numeric::power_of_two_exponent_ceil(values[k]);
+            if (numeric::ue8m0_to_float(e) != values[k]) trap.raise(0, k);
+            bytes[k] = e;
+          }
+        });
     return;
   }
   visit<numeric::e4m3, numeric::e2m1x2, numeric::e5m6x8, numeric::bf16>(codes.dtype, [&](auto code) {
@@ -38,13 +39,15 @@ void compute(const Space& space, const formats& p) {
     if (encodes) {
       const matrix_reader<float> x(p.x, 0);
       const matrix_writer<type> out(p.out, 0);
-      space.for_each(n / group, KOKKOS_LAMBDA(std::int64_t g) {
-        for (std::int64_t k = g * group; k < (g + 1) * group; ++k) out(0, k, x(0, k));
-      });
+      space.for_each(
+          n / group, KOKKOS_LAMBDA(std::int64_t g) {
+            for (std::int64_t k = g * group; k < (g + 1) * group; ++k) out(0, k, x(0, k));
+          });
     } else {
       const matrix_reader<type> x(p.x, 0);
       const matrix_writer<float> out(p.out, 0);
-      space.for_each(n, KOKKOS_LAMBDA(std::int64_t k) { out(0, k, x(0, k)); });
+      space.for_each(
+          n, KOKKOS_LAMBDA(std::int64_t k) { out(0, k, x(0, k)); });
     }
   });
 }

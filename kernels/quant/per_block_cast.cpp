@@ -11,7 +11,8 @@ void per_block_cast::check(checker& c) const {
 
 void per_block_cast::infer(inference& i) const {
   i.out("out", dtype_of_format(fmt, out.defined() ? out.dtype : dtype::e4m3));
-  infer_scales(i, "out_sf", blocks(i.dim("num_tokens"), block_rows), blocks(i.dim("hidden_size"), block_cols), flags_of(*this));
+  infer_scales(i, "out_sf", blocks(i.dim("num_tokens"), block_rows), blocks(i.dim("hidden_size"), block_cols),
+               flags_of(*this));
 }
 
 }  // namespace portile::quant

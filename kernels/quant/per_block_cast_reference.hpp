@@ -6,8 +6,13 @@ namespace portile::quant {
 
 template <class Space>
 void compute(const Space& space, const per_block_cast& p) {
-  compute(space, block_cast{.x = p.x, .out = p.out, .out_sf = p.out_sf, .codes = p.out.dtype, .block_rows = p.block_rows,
-                            .block_cols = p.block_cols, .flags = flags_of(p)});
+  cast_blocks<float, numeric::bf16>(space, {.x = p.x,
+                                            .out = p.out,
+                                            .out_sf = p.out_sf,
+                                            .codes = p.out.dtype,
+                                            .block_rows = p.block_rows,
+                                            .block_cols = p.block_cols,
+                                            .flags = flags_of(p)});
 }
 
 }  // namespace portile::quant

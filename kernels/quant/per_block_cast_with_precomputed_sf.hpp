@@ -3,9 +3,10 @@
 
 namespace portile::quant {
 
-/// Quantises a matrix with given scales, one per block of `block_rows` x `block_cols`: out = encode(x * (1 / out_sf)), with
-/// an IEEE fp32 quotient. out_sf is an input here and not bounded: a zero scale gives the largest code, and the NaN code for a
-/// zero. Saturating, ties to even. Blocks at the far edges may be partial.
+/// Quantises a matrix with given scales, one per block of `block_rows` x `block_cols`: out = encode(x * (1 /
+/// out_sf)), with an IEEE fp32 quotient. out_sf is an input here and not bounded: a zero scale gives the
+/// largest code, and the NaN code for a zero. Saturating, ties to even. Blocks at the far edges may be
+/// partial.
 struct per_block_cast_with_precomputed_sf {
   static constexpr const char* name = "quant.per_block_cast_with_precomputed_sf";
 
@@ -22,7 +23,8 @@ struct per_block_cast_with_precomputed_sf {
     d.summary("quantise a matrix to e4m3 or e2m1 with given scales per block");
     d.tolerance("bits");
     d.in("x", &op::x, "num_tokens, hidden_size", {bf16, f32}, "values");
-    d.in("out_sf", &op::out_sf, "ceil(num_tokens, block_rows), ceil(hidden_size, block_cols)", {f32, e4m3}, "scales, row-major");
+    d.in("out_sf", &op::out_sf, "ceil(num_tokens, block_rows), ceil(hidden_size, block_cols)", {f32, e4m3},
+         "scales, row-major");
     d.out("out", &op::out, "num_tokens, hidden_size", {e4m3, e2m1x2}, "codes");
     d.attribute("fmt", &op::fmt, "format of out; empty: by out.dtype").one_of({"", "e4m3", "e2m1"});
     d.attribute("block_rows", &op::block_rows, "rows per scale: 32 or 128");

@@ -9,7 +9,8 @@ void per_block_cast_with_sf_only::check(checker& c) const {
 }
 
 void per_block_cast_with_sf_only::infer(inference& i) const {
-  infer_scales(i, "out_sf", blocks(i.dim("num_tokens"), block_rows), blocks(i.dim("hidden_size"), block_cols), flags_of(*this));
+  infer_scales(i, "out_sf", blocks(i.dim("num_tokens"), block_rows), blocks(i.dim("hidden_size"), block_cols),
+               flags_of(*this));
 }
 
 }  // namespace portile::quant

@@ -3,7 +3,8 @@
 
 namespace portile::quant {
 
-/// quant.per_channel_cast of x with the codes transposed: out[c, t] is the code of x[t, c]; out_sf is not transposed.
+/// quant.per_channel_cast of x with the codes transposed: out[c, t] is the code of x[t, c]; out_sf is not
+/// transposed.
 struct per_channel_cast_and_transpose {
   static constexpr const char* name = "quant.per_channel_cast_and_transpose";
 

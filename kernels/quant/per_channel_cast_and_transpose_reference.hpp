@@ -9,8 +9,15 @@ void compute(const Space& space, const per_channel_cast_and_transpose& p) {
   using namespace portile::reference;
   visit<float, numeric::bf16>(p.x.dtype, [&](auto in) {
     const matrix_reader<decltype(in)> x(p.x);
-    cast_channels(space, {.out = p.out, .out_sf = p.out_sf, .rows = p.x.extent(0), .cols = p.x.extent(1), .num_per_tokens = p.num_per_tokens,
-                          .transposed = true, .flags = flags_of(p)}, x);
+    cast_channels(space,
+                  {.out = p.out,
+                   .out_sf = p.out_sf,
+                   .rows = p.x.extent(0),
+                   .cols = p.x.extent(1),
+                   .num_per_tokens = p.num_per_tokens,
+                   .transposed = true,
+                   .flags = flags_of(p)},
+                  x);
   });
 }
 

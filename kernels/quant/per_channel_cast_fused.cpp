@@ -9,7 +9,8 @@ void per_channel_cast_fused::check(checker& c) const {
   if (pos_to_token) {
     c.need_multiple("num_expanded_tokens", rows, 16);
   } else {
-    c.need(rows == x.extent(0), "out.extents[0]", rows, "must be num_tokens = " + std::to_string(x.extent(0)) + " without pos_to_token");
+    c.need(rows == x.extent(0), "out.extents[0]", rows,
+           "must be num_tokens = " + std::to_string(x.extent(0)) + " without pos_to_token");
     c.need_multiple("num_tokens", rows, 128);
   }
   c.need_multiple("hidden_size", c.dim("hidden_size"), x_sf ? 128 : 64);

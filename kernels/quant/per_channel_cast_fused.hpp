@@ -6,7 +6,8 @@ namespace portile::quant {
 /// Gathers rows and quantises the columns of the result to e4m3 in blocks of 128 rows:
 ///   v[r] = x[pos_to_token[r]], 0 where that is negative; x[r] without pos_to_token
 ///   a quantised x has one scale per row and num_per_channels = 128 channels: v = decode(x) * x_sf in fp32
-///   sf = max(amax |v|, 1e-4) / 448 over the rows that exist, rounded up with round_sf;  out = encode(v * sf_inv)
+///   sf = max(amax |v|, 1e-4) / 448 over the rows that exist, rounded up with round_sf;  out = encode(v *
+///   sf_inv)
 /// Saturating, ties to even; NaN is ignored by amax and gives the NaN code.
 struct per_channel_cast_fused {
   static constexpr const char* name = "quant.per_channel_cast_fused";
@@ -27,12 +28,16 @@ struct per_channel_cast_fused {
     d.summary("gather rows and quantise the columns to e4m3 with one scale per 128 rows");
     d.tolerance("bits");
     d.in("x", &op::x, "num_tokens, hidden_size", {bf16, f32, e4m3}, "values, or codes with x_sf");
-    d.in("x_sf", &op::x_sf, "num_tokens, ceil(hidden_size, num_per_channels)", {f32, ue8m0x4}, "scales of a quantised x, in any layout")
+    d.in("x_sf", &op::x_sf, "num_tokens, ceil(hidden_size, num_per_channels)", {f32, ue8m0x4},
+         "scales of a quantised x, in any layout")
         .optional()
         .any_strides();
-    d.in("pos_to_token", &op::pos_to_token, "num_expanded_tokens", i32, "row of x for each row of out; negative: zeros").optional();
+    d.in("pos_to_token", &op::pos_to_token, "num_expanded_tokens", i32,
+         "row of x for each row of out; negative: zeros")
+        .optional();
     d.out("out", &op::out, "num_expanded_tokens, hidden_size", e4m3, "codes");
-    d.out("out_sf", &op::out_sf, "ceil(num_expanded_tokens, num_per_tokens), hidden_size", f32, "scales, row-major");
+    d.out("out_sf", &op::out_sf, "ceil(num_expanded_tokens, num_per_tokens), hidden_size", f32,
+          "scales, row-major");
     d.attribute("fmt", &op::fmt, "format of out; empty: by out.dtype").one_of({"", "e4m3"});
     d.attribute("num_per_tokens", &op::num_per_tokens, "rows of out per scale: 128");
     d.attribute("num_per_channels", &op::num_per_channels, "channels per scale of a quantised x: 128");

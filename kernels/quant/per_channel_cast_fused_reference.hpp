@@ -12,16 +12,24 @@ void compute(const Space& space, const per_channel_cast_fused& p) {
   const auto* pos = p.pos_to_token ? static_cast<const std::int32_t*>(p.pos_to_token.data) : nullptr;
   const trap_sink trap = space.trap;
   if (pos)
-    space.for_each(rows, KOKKOS_LAMBDA(std::int64_t r) {
-      if (pos[r] >= tokens) trap.raise(0, r);
-    });
+    space.for_each(
+        rows, KOKKOS_LAMBDA(std::int64_t r) {
+          if (pos[r] >= tokens) trap.raise(0, r);
+        });
   visit<float, numeric::bf16, numeric::e4m3>(p.x.dtype, [&](auto in) {
     const matrix_reader<decltype(in)> x(p.x);
-    cast_channels(space, {.out = p.out, .out_sf = p.out_sf, .rows = rows, .cols = p.x.extent(1), .num_per_tokens = p.num_per_tokens, .flags = flags_of(p)},
-                  KOKKOS_LAMBDA(std::int64_t r, std::int64_t c) {
-                    const std::int64_t t = pos ? pos[r] : r;
-                    return t < 0 || t >= tokens ? 0.0f : x(t, c) * x_sf(t, c / group);
-                  });
+    cast_channels(
+        space,
+        {.out = p.out,
+         .out_sf = p.out_sf,
+         .rows = rows,
+         .cols = p.x.extent(1),
+         .num_per_tokens = p.num_per_tokens,
+         .flags = flags_of(p)},
+        KOKKOS_LAMBDA(std::int64_t r, std::int64_t c) {
+          const std::int64_t t = pos ? pos[r] : r;
+          return t < 0 || t >= tokens ? 0.0f : x(t, c) * x_sf(t, c / group);
+        });
   });
 }
 

@@ -11,8 +11,15 @@ void compute(const Space& space, const per_channel_cast& p) {
   const std::int64_t group = p.num_per_channels.value_or(1);
   visit<float, numeric::bf16, numeric::e4m3>(p.x.dtype, [&](auto in) {
     const matrix_reader<decltype(in)> x(p.x);
-    cast_channels(space, {.out = p.out, .out_sf = p.out_sf, .rows = p.x.extent(0), .cols = p.x.extent(1), .num_per_tokens = p.num_per_tokens, .flags = flags_of(p)},
-                  KOKKOS_LAMBDA(std::int64_t t, std::int64_t c) { return x(t, c) * x_sf(t, c / group); });
+    cast_channels(
+        space,
+        {.out = p.out,
+         .out_sf = p.out_sf,
+         .rows = p.x.extent(0),
+         .cols = p.x.extent(1),
+         .num_per_tokens = p.num_per_tokens,
+         .flags = flags_of(p)},
+        KOKKOS_LAMBDA(std::int64_t t, std::int64_t c) { return x(t, c) * x_sf(t, c / group); });
   });
 }
 

@@ -20,7 +20,8 @@ void per_token_cast::check(checker& c) const {
 
 void per_token_cast::infer(inference& i) const {
   i.out("out", dtype_of_format(fmt, out.defined() ? out.dtype : dtype::e4m3));
-  infer_scales(i, "out_sf", i.dim("num_tokens"), blocks(i.dim("hidden_size"), num_per_channels), flags_of(*this));
+  infer_scales(i, "out_sf", i.dim("num_tokens"), blocks(i.dim("hidden_size"), num_per_channels),
+               flags_of(*this));
 }
 
 }  // namespace portile::quant

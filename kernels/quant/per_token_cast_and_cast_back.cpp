@@ -9,6 +9,8 @@ void per_token_cast_and_cast_back::check(checker& c) const {
   check_flags(c, flags_of(*this));
 }
 
-void per_token_cast_and_cast_back::infer(inference& i) const { i.out("x", x.defined() ? x.dtype : dtype::bf16); }
+void per_token_cast_and_cast_back::infer(inference& i) const {
+  i.out("x", x.defined() ? x.dtype : dtype::bf16);
+}
 
 }  // namespace portile::quant

@@ -3,8 +3,8 @@
 
 namespace portile::quant {
 
-/// Rounds x in place to what quantisation keeps of it: x = quant.cast_back(quant.per_token_cast(x)) in x's type, with one scale
-/// per group of `num_per_channels` channels. The scales and codes are not kept.
+/// Rounds x in place to what quantisation keeps of it: x = quant.cast_back(quant.per_token_cast(x)) in x's
+/// type, with one scale per group of `num_per_channels` channels. The scales and codes are not kept.
 struct per_token_cast_and_cast_back {
   static constexpr const char* name = "quant.per_token_cast_and_cast_back";
 

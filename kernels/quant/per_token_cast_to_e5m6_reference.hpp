@@ -6,8 +6,12 @@ namespace portile::quant {
 
 template <class Space>
 void compute(const Space& space, const per_token_cast_to_e5m6& p) {
-  compute(space, block_cast{.x = p.x, .out = p.out, .out_sf = p.out_sf, .codes = p.out.dtype, .block_cols = p.x.extent(1),
-                            .flags = flags_of(p)});
+  cast_blocks<float, numeric::bf16>(space, {.x = p.x,
+                                            .out = p.out,
+                                            .out_sf = p.out_sf,
+                                            .codes = p.out.dtype,
+                                            .block_cols = p.x.extent(1),
+                                            .flags = flags_of(p)});
 }
 
 }  // namespace portile::quant

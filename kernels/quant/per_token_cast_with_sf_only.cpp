@@ -9,7 +9,8 @@ void per_token_cast_with_sf_only::check(checker& c) const {
 }
 
 void per_token_cast_with_sf_only::infer(inference& i) const {
-  infer_scales(i, "out_sf", i.dim("num_tokens"), blocks(i.dim("hidden_size"), num_per_channels), flags_of(*this));
+  infer_scales(i, "out_sf", i.dim("num_tokens"), blocks(i.dim("hidden_size"), num_per_channels),
+               flags_of(*this));
 }
 
 }  // namespace portile::quant

@@ -27,9 +27,11 @@ struct per_token_cast_with_sf_only {
         .any_strides();
     d.attribute("fmt", &op::fmt, "format of the codes that the scales are for").one_of({"e4m3", "e2m1"});
     d.attribute("num_per_channels", &op::num_per_channels, "channels per scale: 16, 32, 64 or 128");
-    d.attribute("use_tma_aligned_col_major_sf", &op::use_tma_aligned_col_major_sf, "out_sf is column-major, columns 16-byte aligned");
+    d.attribute("use_tma_aligned_col_major_sf", &op::use_tma_aligned_col_major_sf,
+                "out_sf is column-major, columns 16-byte aligned");
     d.attribute("round_sf", &op::round_sf, "scales are rounded up to powers of two");
-    d.attribute("use_packed_ue8m0", &op::use_packed_ue8m0, "out_sf holds four exponents per int32; needs round_sf");
+    d.attribute("use_packed_ue8m0", &op::use_packed_ue8m0,
+                "out_sf holds four exponents per int32; needs round_sf");
     d.attribute("use_e4m3_sf", &op::use_e4m3_sf, "scales are e4m3; excludes round_sf");
     d.ignored({"api"});
     d.kept("hidden_size is a multiple of 64");

@@ -6,8 +6,11 @@ namespace portile::quant {
 
 template <class Space>
 void compute(const Space& space, const per_token_cast_with_sf_only& p) {
-  compute(space, block_cast{.x = p.x, .out_sf = p.out_sf, .codes = dtype_of_format(p.fmt, dtype::none),
-                            .block_cols = p.num_per_channels, .flags = flags_of(p)});
+  cast_blocks<float, numeric::bf16>(space, {.x = p.x,
+                                            .out_sf = p.out_sf,
+                                            .codes = dtype_of_format(p.fmt, dtype::none),
+                                            .block_cols = p.num_per_channels,
+                                            .flags = flags_of(p)});
 }
 
 }  // namespace portile::quant

@@ -9,8 +9,8 @@ void swiglu_forward_and_per_token_cast::check(checker& c) const {
   c.need_multiple("hidden_size", h, 64);
   const bool whole_row = num_per_channels == h && num_per_channels != 32 && num_per_channels != 128;
   if (!whole_row) c.need_one_of<std::int64_t>("num_per_channels", num_per_channels, {32, 128});
-  c.need(!(whole_row && use_tma_aligned_col_major_sf), "use_tma_aligned_col_major_sf", use_tma_aligned_col_major_sf,
-         "needs num_per_channels 32 or 128");
+  c.need(!(whole_row && use_tma_aligned_col_major_sf), "use_tma_aligned_col_major_sf",
+         use_tma_aligned_col_major_sf, "needs num_per_channels 32 or 128");
   check_weights(c, *this);
   check_clamp(c, *this, true);
   c.need(!sf_clamp_min || *sf_clamp_min >= 0, "sf_clamp_min", sf_clamp_min, "must not be negative");
@@ -20,7 +20,8 @@ void swiglu_forward_and_per_token_cast::check(checker& c) const {
 void swiglu_forward_and_per_token_cast::infer(inference& i) const {
   bind_hidden_size(i, *this);
   i.out("out", dtype::e4m3);
-  infer_scales(i, "out_sf", i.dim("num_expanded_tokens"), blocks(i.dim("hidden_size"), num_per_channels), flags_of(*this));
+  infer_scales(i, "out_sf", i.dim("num_expanded_tokens"), blocks(i.dim("hidden_size"), num_per_channels),
+               flags_of(*this));
 }
 
 }  // namespace portile::quant

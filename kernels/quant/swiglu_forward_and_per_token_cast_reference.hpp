@@ -19,19 +19,21 @@ void compute(const Space& space, const swiglu_forward_and_per_token_cast& p) {
   owns.check(space, rows);
 
   visit<float, numeric::bf16>(p.x.dtype, [&](auto in) {
-    const swiglu_activation<decltype(in)> act{matrix_reader<decltype(in)>(p.x), hidden, swiglu_clamp(p.clamp_value)};
+    const swiglu_activation<decltype(in)> act{matrix_reader<decltype(in)>(p.x), hidden,
+                                              swiglu_clamp(p.clamp_value)};
     count_clamped(space, act, owns, rows, p.clamped_count);
-    space.for_each(rows, KOKKOS_LAMBDA(std::int64_t t) {
-      if (!owns(t)) return;
-      const float w = weight(t, trap);
-      const auto value = [&](std::int64_t r, std::int64_t j) { return act(r, j) * w; };
-      for (std::int64_t g = 0; g * group < hidden; ++g) {
-        const block b = block::at(t, g, 1, group, rows, hidden);
-        const numeric::scale s = rule(b.amax(value));
-        out_sf(t, g, s);
-        b.for_each([&](std::int64_t r, std::int64_t j) { out(r, j, value(r, j) * s.sf_inv); });
-      }
-    });
+    space.for_each(
+        rows, KOKKOS_LAMBDA(std::int64_t t) {
+          if (!owns(t)) return;
+          const float w = weight(t, trap);
+          const auto value = [&](std::int64_t r, std::int64_t j) { return act(r, j) * w; };
+          for (std::int64_t g = 0; g * group < hidden; ++g) {
+            const block b = block::at(t, g, 1, group, rows, hidden);
+            const numeric::scale s = rule(b.amax(value));
+            out_sf(t, g, s);
+            b.for_each([&](std::int64_t r, std::int64_t j) { out(r, j, value(r, j) * s.sf_inv); });
+          }
+        });
   });
 }
 

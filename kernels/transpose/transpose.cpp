@@ -1,5 +1,5 @@
-#include <portile/kernels/transpose/transpose.hpp>
 #include <portile/kernels/transpose/rules.hpp>
+#include <portile/kernels/transpose/transpose.hpp>
 
 namespace portile::transpose {
 

@@ -26,29 +26,66 @@ formats encode(memory& m) {
 }  // namespace
 
 TEST_CASE("quant.cast and quant.formats refuse bad problems") {
-  expect_refusals<cast>(good, {
-      {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
-      {"dtype of x", [](auto& p) { p.x.dtype = dtype::i32; }, "x.dtype = i32: must be f32, bf16 or e4m3"},
-      {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; }, "out.dtype = e2m1x2: must be bf16, e4m3 or f32"},
-      {"strided x", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 9; }, "must be contiguous"},
-      {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 2; }, "misaligned"},
-      {"rank", [](auto& p) { p.out.rank = 1; p.out.extents[0] = 60; p.out.strides[0] = 1; }, "out.rank = 1: must be that of x, 2"},
-      {"shape", [](auto& p) { p.out.extents[0] = 5; }, "out.extents[0] = 5: must be num_rows = 6"},
-      {"fmt against out", [](auto& p) { p.fmt = "bf16"; }, "must be empty or 'e4m3'"},
-      {"stochastic from e4m3", [](auto& p) { p.stochastic_rounding = true; p.x.dtype = dtype::e4m3; }, "must be wider than out"},
-      {"stochastic to f32", [](auto& p) { p.stochastic_rounding = true; p.out.dtype = dtype::f32; }, "must be bf16 or e4m3"},
-      {"stochastic, no quads", [](auto& p) { p.stochastic_rounding = true; p.x.extents[0] = p.out.extents[0] = 5; }, "x.numel = 50: must be a multiple of 4"},
-  });
-  expect_refusals<formats>(encode, {
-      {"dtype of x", [](auto& p) { p.x.dtype = dtype::bf16; }, "x.dtype = bf16: must be f32"},
-      {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; p.out.extents[1] = 4; p.out.strides[0] = 4; }, "out.dtype = e2m1x2: must be e4m3 for fmt 'e4m3'"},
-      {"decoding into codes", [](auto& p) { p.direction = "decode"; }, "out.dtype = e4m3: must be f32"},
-      {"strided", [](auto& p) { p.x.strides[0] = 9; }, "must be contiguous"},
-      {"fmt", [](auto& p) { p.fmt = "fp32"; }, "fmt = 'fp32'"},
-      {"direction", [](auto& p) { p.direction = "both"; }, "direction = 'both'"},
-      {"shape", [](auto& p) { p.out.extents[1] = 7; p.out.strides[0] = 7; }, "out.extents[1] = 7"},
-      {"leading shape", [](auto& p) { p.out.extents[0] = 1; }, "out.extents[0] = 1: must fit x: 2"},
-  });
+  expect_refusals<cast>(
+      good,
+      {
+          {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
+          {"dtype of x", [](auto& p) { p.x.dtype = dtype::i32; }, "x.dtype = i32: must be f32, bf16 or e4m3"},
+          {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; },
+           "out.dtype = e2m1x2: must be bf16, e4m3 or f32"},
+          {"strided x", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 9; }, "must be contiguous"},
+          {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 2; }, "misaligned"},
+          {"rank",
+           [](auto& p) {
+             p.out.rank = 1;
+             p.out.extents[0] = 60;
+             p.out.strides[0] = 1;
+           },
+           "out.rank = 1: must be that of x, 2"},
+          {"shape", [](auto& p) { p.out.extents[0] = 5; }, "out.extents[0] = 5: must be num_rows = 6"},
+          {"fmt against out", [](auto& p) { p.fmt = "bf16"; }, "must be empty or 'e4m3'"},
+          {"stochastic from e4m3",
+           [](auto& p) {
+             p.stochastic_rounding = true;
+             p.x.dtype = dtype::e4m3;
+           },
+           "must be wider than out"},
+          {"stochastic to f32",
+           [](auto& p) {
+             p.stochastic_rounding = true;
+             p.out.dtype = dtype::f32;
+           },
+           "must be bf16 or e4m3"},
+          {"stochastic, no quads",
+           [](auto& p) {
+             p.stochastic_rounding = true;
+             p.x.extents[0] = p.out.extents[0] = 5;
+           },
+           "x.numel = 50: must be a multiple of 4"},
+      });
+  expect_refusals<formats>(
+      encode,
+      {
+          {"dtype of x", [](auto& p) { p.x.dtype = dtype::bf16; }, "x.dtype = bf16: must be f32"},
+          {"dtype of out",
+           [](auto& p) {
+             p.out.dtype = dtype::e2m1x2;
+             p.out.extents[1] = 4;
+             p.out.strides[0] = 4;
+           },
+           "out.dtype = e2m1x2: must be e4m3 for fmt 'e4m3'"},
+          {"decoding into codes", [](auto& p) { p.direction = "decode"; }, "out.dtype = e4m3: must be f32"},
+          {"strided", [](auto& p) { p.x.strides[0] = 9; }, "must be contiguous"},
+          {"fmt", [](auto& p) { p.fmt = "fp32"; }, "fmt = 'fp32'"},
+          {"direction", [](auto& p) { p.direction = "both"; }, "direction = 'both'"},
+          {"shape",
+           [](auto& p) {
+             p.out.extents[1] = 7;
+             p.out.strides[0] = 7;
+           },
+           "out.extents[1] = 7"},
+          {"leading shape", [](auto& p) { p.out.extents[0] = 1; }, "out.extents[0] = 1: must fit x: 2"},
+      });
 }
 
 TEST_CASE("quant.cast: any shape, none, exact widening") {
@@ -58,7 +95,8 @@ TEST_CASE("quant.cast: any shape, none, exact widening") {
   fill_normal(p.x, 3);
   p.out = m.make(dtype::f32, {2, 3, 2, 1, 2});
   run_on_host(p);
-  for (int k = 0; k < 24; ++k) CHECK(static_cast<float*>(p.out.data)[k] == numeric::to_float(static_cast<numeric::bf16*>(p.x.data)[k]));
+  for (int k = 0; k < 24; ++k)
+    CHECK(static_cast<float*>(p.out.data)[k] == numeric::to_float(static_cast<numeric::bf16*>(p.x.data)[k]));
   cast back = p;
   back.x = p.out;
   back.out = m.make(dtype::bf16, {2, 3, 2, 1, 2});
@@ -83,7 +121,9 @@ TEST_CASE("quant.cast: stochastic rounding takes a neighbour, without bias, and 
   const std::int64_t n = 40000;
   cast p;
   p.x = m.make(dtype::f32, {n});
-  for (std::int64_t i = 0; i < n; ++i) at<float>(p.x, i) = 1.0f + 0.125f * static_cast<float>(i % 997) / 997.0f;  // between 1 and 1.125, neighbours in e4m3
+  for (std::int64_t i = 0; i < n; ++i)
+    at<float>(p.x, i) =
+        1.0f + 0.125f * static_cast<float>(i % 997) / 997.0f;  // between 1 and 1.125, neighbours in e4m3
   p.stochastic_rounding = true;
   for (const dtype type : {dtype::e4m3, dtype::bf16}) {
     p.out = m.make(type, {n});
@@ -92,7 +132,9 @@ TEST_CASE("quant.cast: stochastic rounding takes a neighbour, without bias, and 
     const float step = type == dtype::e4m3 ? 0x1p-3f : 0x1p-7f;
     std::int64_t ups = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      const float x = at<float>(p.x, i), y = type == dtype::e4m3 ? numeric::to_float(at<numeric::e4m3>(p.out, i)) : numeric::to_float(at<numeric::bf16>(p.out, i));
+      const float x = at<float>(p.x, i), y = type == dtype::e4m3
+                                                 ? numeric::to_float(at<numeric::e4m3>(p.out, i))
+                                                 : numeric::to_float(at<numeric::bf16>(p.out, i));
       REQUIRE(std::fabs(y - x) < step);
       if (x == std::floor(x / step) * step) REQUIRE(y == x);
       error += (y - x) / step;
@@ -116,7 +158,8 @@ TEST_CASE("quant.formats: every code survives decoding and encoding") {
     dtype type;
     std::int64_t codes, stored;
   };
-  for (const format& f : {format{"e4m3", dtype::e4m3, 256, 256}, format{"e2m1", dtype::e2m1x2, 512, 256}, format{"e5m6", dtype::e5m6x8, 4096, 6144},
+  for (const format& f : {format{"e4m3", dtype::e4m3, 256, 256}, format{"e2m1", dtype::e2m1x2, 512, 256},
+                          format{"e5m6", dtype::e5m6x8, 4096, 6144},
                           format{"bf16", dtype::bf16, 65536, 65536}, format{"ue8m0", dtype::u8, 256, 256}}) {
     formats d;
     d.direction = "decode";

@@ -2,7 +2,7 @@
 
 using namespace portile;
 using namespace portile::test;
-using quant::cast_back, quant::per_block_cast_lossless;
+using quant::per_block_cast_lossless;
 
 namespace {
 
@@ -10,9 +10,12 @@ namespace {
 per_block_cast_lossless good(memory& m) {
   per_block_cast_lossless p;
   p.x = m.make(dtype::e2m1x2, {33, 48});
-  for (std::int64_t k = 0; k < 33 * 48; ++k) static_cast<unsigned char*>(p.x.data)[k] = static_cast<unsigned char>(k * 37 + k / 7);
+  for (std::int64_t k = 0; k < 33 * 48; ++k)
+    static_cast<unsigned char*>(p.x.data)[k] = static_cast<unsigned char>(k * 37 + k / 7);
   p.x_sf = m.make(dtype::f32, {33, 3});
-  for (std::int64_t k = 0; k < 99; ++k) static_cast<float*>(p.x_sf.data)[k] = numeric::ue8m0_to_float(static_cast<std::uint8_t>(100 + k * 5 % 11));
+  for (std::int64_t k = 0; k < 99; ++k)
+    static_cast<float*>(p.x_sf.data)[k] =
+        numeric::ue8m0_to_float(static_cast<std::uint8_t>(100 + k * 5 % 11));
   p.out = m.make(dtype::e4m3, {33, 96});
   p.out_sf = m.make(dtype::f32, {2, 3});
   p.out_block_rows = p.out_block_cols = 32;
@@ -22,36 +25,82 @@ per_block_cast_lossless good(memory& m) {
 }  // namespace
 
 TEST_CASE("quant.per_block_cast_lossless refuses bad problems") {
-  expect_refusals<per_block_cast_lossless>(good, {
-      {"dtype of x", [](auto& p) { p.x.dtype = dtype::e4m3; }, "x.dtype = e4m3: must be e2m1x2"},
-      {"scales absent", [](auto& p) { p.x_sf = {}; }, "x_sf = absent: is required"},
-      {"e4m3 scales", [](auto& p) { p.x_sf.dtype = dtype::e4m3; }, "x_sf.dtype = e4m3: must be f32 or ue8m0x4"},
-      {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; }, "out.dtype = e2m1x2: must be e4m3"},
-      {"hidden_size", [](auto& p) { p.x.extents[1] = 40; p.out.extents[1] = 80; }, "hidden_size = 80: must be a multiple of 32"},
-      {"out shape", [](auto& p) { p.out.extents[0] = 32; }, "out.extents[0] = 32"},
-      {"x_block_rows", [](auto& p) { p.x_block_rows = 0; }, "x_block_rows = 0: must be positive"},
-      {"x_block_cols", [](auto& p) { p.x_block_cols = 48; p.x_sf.extents[1] = 2; }, "x_block_cols = 48: must be a power of two"},
-      {"out_block_rows", [](auto& p) { p.out_block_rows = 0; }, "out_block_rows = 0: must be positive"},
-      {"out_block_cols", [](auto& p) { p.out_block_cols = 96; p.out_sf.extents[1] = 1; }, "out_block_cols = 96: must be a power of two"},
-      {"rows not a multiple", [](auto& p) { p.x_block_rows = 3; p.x_sf.extents[0] = 11; }, "out_block_rows = 32: must be a multiple of 3"},
-      {"columns not a multiple", [](auto& p) { p.x_block_cols = 64; p.x_sf.extents[1] = 2; }, "out_block_cols = 32: must be a multiple of 64"},
-      {"packed without column-major", [](auto& p) { p.use_packed_ue8m0 = p.round_sf = true; p.out_sf.dtype = dtype::ue8m0x4; p.out_sf.extents[1] = 1; }, "needs use_tma_aligned_col_major_sf"},
-      {"packed without round", [](auto& p) { p.use_packed_ue8m0 = p.use_tma_aligned_col_major_sf = true; p.out_sf.dtype = dtype::ue8m0x4; p.out_sf.extents[1] = 1; p.out_sf.strides = {1, 4}; }, "needs round_sf"},
-      {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
-      {"fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
-      {"out overlaps itself", [](auto& p) { p.out.strides = {0, 1}; }, "must not overlap itself"},
-  });
+  expect_refusals<per_block_cast_lossless>(
+      good,
+      {
+          {"dtype of x", [](auto& p) { p.x.dtype = dtype::e4m3; }, "x.dtype = e4m3: must be e2m1x2"},
+          {"scales absent", [](auto& p) { p.x_sf = {}; }, "x_sf = absent: is required"},
+          {"e4m3 scales", [](auto& p) { p.x_sf.dtype = dtype::e4m3; },
+           "x_sf.dtype = e4m3: must be f32 or ue8m0x4"},
+          {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; }, "out.dtype = e2m1x2: must be e4m3"},
+          {"hidden_size",
+           [](auto& p) {
+             p.x.extents[1] = 40;
+             p.out.extents[1] = 80;
+           },
+           "hidden_size = 80: must be a multiple of 32"},
+          {"out shape", [](auto& p) { p.out.extents[0] = 32; }, "out.extents[0] = 32"},
+          {"x_block_rows", [](auto& p) { p.x_block_rows = 0; }, "x_block_rows = 0: must be positive"},
+          {"x_block_cols",
+           [](auto& p) {
+             p.x_block_cols = 48;
+             p.x_sf.extents[1] = 2;
+           },
+           "x_block_cols = 48: must be a power of two"},
+          {"out_block_rows", [](auto& p) { p.out_block_rows = 0; }, "out_block_rows = 0: must be positive"},
+          {"out_block_cols",
+           [](auto& p) {
+             p.out_block_cols = 96;
+             p.out_sf.extents[1] = 1;
+           },
+           "out_block_cols = 96: must be a power of two"},
+          {"rows not a multiple",
+           [](auto& p) {
+             p.x_block_rows = 3;
+             p.x_sf.extents[0] = 11;
+           },
+           "out_block_rows = 32: must be a multiple of 3"},
+          {"columns not a multiple",
+           [](auto& p) {
+             p.x_block_cols = 64;
+             p.x_sf.extents[1] = 2;
+           },
+           "out_block_cols = 32: must be a multiple of 64"},
+          {"packed without column-major",
+           [](auto& p) {
+             p.use_packed_ue8m0 = p.round_sf = true;
+             p.out_sf.dtype = dtype::ue8m0x4;
+             p.out_sf.extents[1] = 1;
+           },
+           "needs use_tma_aligned_col_major_sf"},
+          {"packed without round",
+           [](auto& p) {
+             p.use_packed_ue8m0 = p.use_tma_aligned_col_major_sf = true;
+             p.out_sf.dtype = dtype::ue8m0x4;
+             p.out_sf.extents[1] = 1;
+             p.out_sf.strides = {1, 4};
+           },
+           "needs round_sf"},
+          {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
+          {"fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
+          {"out overlaps itself",
+           [](auto& p) {
+             p.out.strides = {0, 1};
+           },
+           "must not overlap itself"},
+      });
 }
 
 TEST_CASE("quant.per_block_cast_lossless loses nothing, in any layout") {
   memory m;
   const per_block_cast_lossless p = good(m);
   run_on_host(p);
-  cast_back before{.x = p.x, .x_sf = p.x_sf, .out = m.make(dtype::f32, {33, 96}), .fmt = {}, .x_block_cols = 32};
-  cast_back after{.x = p.out, .x_sf = p.out_sf, .out = m.make(dtype::f32, {33, 96}), .fmt = {}, .x_block_rows = 32, .x_block_cols = 32};
-  run_on_host(before);
-  run_on_host(after);
-  CHECK(same_bytes(before.out, after.out));
+  for (std::int64_t i = 0; i < 33; ++i)
+    for (std::int64_t j = 0; j < 96; ++j) {
+      const float before = get(p.x, i, j) * at<float>(p.x_sf, i, j / 32),
+                  after = get(p.out, i, j) * at<float>(p.out_sf, i / 32, j / 32);
+      REQUIRE(numeric::float_bits(before) == numeric::float_bits(after));
+    }
 
   per_block_cast_lossless q = p;  // packed on both sides, strided codes
   q.x_sf = m.make(dtype::ue8m0x4, {33, 1}, {1, 36});
@@ -66,7 +115,9 @@ TEST_CASE("quant.per_block_cast_lossless loses nothing, in any layout") {
   run_on_host(q);
   CHECK(same_bytes(q.out, p.out));
   for (std::int64_t i = 0; i < 2; ++i) {
-    for (int j = 0; j < 3; ++j) CHECK(at<numeric::ue8m0x4>(q.out_sf, i, 0).byte(j) == numeric::exponent_field(at<float>(p.out_sf, i, j)));
+    for (int j = 0; j < 3; ++j)
+      CHECK(at<numeric::ue8m0x4>(q.out_sf, i, 0).byte(j) ==
+            numeric::exponent_field(at<float>(p.out_sf, i, j)));
     CHECK(at<numeric::ue8m0x4>(q.out_sf, i, 0).byte(3) == 0);
   }
   per_block_cast_lossless none = p;
@@ -81,7 +132,8 @@ TEST_CASE("quant.per_block_cast_lossless loses nothing, in any layout") {
 TEST_CASE("quant.per_block_cast_lossless reports scales that it cannot keep") {
   memory m;
   per_block_cast_lossless p = good(m);
-  at<float>(p.x_sf, 1, 2) = numeric::ue8m0_to_float(98);  // the block's largest is 110: Eo = 104, and 98 + 5 < 104
+  at<float>(p.x_sf, 1, 2) =
+      numeric::ue8m0_to_float(98);  // the block's largest is 110: Eo = 104, and 98 + 5 < 104
   expect_trap(p, "within a factor of 2^11", 1 * 3 + 2);
   CHECK_NOTHROW(run_on_host(p));
   p = good(m);

@@ -46,14 +46,27 @@ std::vector<bad_problem<P>> rules_of_codes() {
       {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
       {"scales absent", [](auto& p) { p.out_sf = {}; }, "out_sf = absent: is required"},
       {"quantised x", [](auto& p) { p.x.dtype = dtype::e4m3; }, "x.dtype = e4m3: must be bf16 or f32"},
-      {"packed scales", [](auto& p) { p.out_sf.dtype = dtype::ue8m0x4; }, "out_sf.dtype = ue8m0x4: must be f32 or e4m3"},
-      {"column-major scales", [](auto& p) { p.out_sf.strides = {1, 8}; }, "out_sf.strides[1] = 8: the last stride must be 1"},
-      {"stride of x", [](auto& p) { p.x.strides = {1, 5}; }, "the last stride must be 1"},
+      {"packed scales", [](auto& p) { p.out_sf.dtype = dtype::ue8m0x4; },
+       "out_sf.dtype = ue8m0x4: must be f32 or e4m3"},
+      {"column-major scales",
+       [](auto& p) {
+         p.out_sf.strides = {1, 8};
+       },
+       "out_sf.strides[1] = 8: the last stride must be 1"},
+      {"stride of x",
+       [](auto& p) {
+         p.x.strides = {1, 5};
+       },
+       "the last stride must be 1"},
       {"misaligned", [](auto& p) { p.out_sf.data = static_cast<char*>(p.out_sf.data) + 2; }, "misaligned"},
       {"out shape", [](auto& p) { p.out.extents[0] = 4; }, "out.extents[0] = 4: must be num_tokens = 5"},
       {"scale shape", [](auto& p) { p.out_sf.extents[1] = 3; }, "out_sf.extents[1] = 3"},
       {"fmt against out", [](auto& p) { p.fmt = "e2m1"; }, "must be empty or 'e4m3'"},
-      {"out overlaps itself", [](auto& p) { p.out.strides = {0, 1}; }, "must not overlap itself"},
+      {"out overlaps itself",
+       [](auto& p) {
+         p.out.strides = {0, 1};
+       },
+       "must not overlap itself"},
   };
 }
 template <class P>
@@ -62,7 +75,13 @@ std::vector<bad_problem<P>> rules_of_scales() {
       {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
       {"quantised x", [](auto& p) { p.x.dtype = dtype::e2m1x2; }, "x.dtype = e2m1x2: must be bf16 or f32"},
       {"scale shape", [](auto& p) { p.out_sf.extents[1] = 1; }, "out_sf.extents[1] = 1"},
-      {"packed without round", [](auto& p) { p.use_packed_ue8m0 = true; p.out_sf.dtype = dtype::ue8m0x4; p.out_sf.extents[1] = (p.out_sf.extents[1] + 3) / 4; }, "needs round_sf"},
+      {"packed without round",
+       [](auto& p) {
+         p.use_packed_ue8m0 = true;
+         p.out_sf.dtype = dtype::ue8m0x4;
+         p.out_sf.extents[1] = (p.out_sf.extents[1] + 3) / 4;
+       },
+       "needs round_sf"},
       {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
       {"fmt", [](auto& p) { p.fmt = "e5m6"; }, "fmt = 'e5m6'"},
       {"no fmt", [](auto& p) { p.fmt = ""; }, "fmt = ''"},
@@ -77,26 +96,69 @@ void add(std::vector<bad_problem<P>>& table, std::vector<bad_problem<P>> more) {
 
 TEST_CASE("quant: casts with given scales refuse bad problems") {
   auto token = rules_of_codes<per_token_cast_with_precomputed_sf>();
-  add(token, {{"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 160; }, "hidden_size = 160: must be a multiple of 64"},
-              {"whole row", [](auto& p) { p.num_per_channels = 192; p.out_sf.extents[1] = 1; }, "num_per_channels = 192: must be one of 16, 32, 64, 128"}});
+  add(token, {{"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 160; },
+               "hidden_size = 160: must be a multiple of 64"},
+              {"whole row",
+               [](auto& p) {
+                 p.num_per_channels = 192;
+                 p.out_sf.extents[1] = 1;
+               },
+               "num_per_channels = 192: must be one of 16, 32, 64, 128"}});
   expect_refusals<per_token_cast_with_precomputed_sf>(token_codes<per_token_cast_with_precomputed_sf>, token);
   auto block = rules_of_codes<per_block_cast_with_precomputed_sf>();
-  add(block, {{"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 160; p.out_sf.extents[1] = 5; }, "hidden_size = 160: must be a multiple of 64"},
+  add(block, {{"hidden_size",
+               [](auto& p) {
+                 p.x.extents[1] = p.out.extents[1] = 160;
+                 p.out_sf.extents[1] = 5;
+               },
+               "hidden_size = 160: must be a multiple of 64"},
               {"block_rows", [](auto& p) { p.block_rows = 64; }, "block_rows = 64: must be one of 32, 128"},
-              {"block_cols", [](auto& p) { p.block_cols = 64; p.out_sf.extents[1] = 3; }, "block_cols = 64: must be one of 32, 128"}});
+              {"block_cols",
+               [](auto& p) {
+                 p.block_cols = 64;
+                 p.out_sf.extents[1] = 3;
+               },
+               "block_cols = 64: must be one of 32, 128"}});
   expect_refusals<per_block_cast_with_precomputed_sf>(block_codes, block);
 }
 
 TEST_CASE("quant: scales only refuse bad problems") {
   auto token = rules_of_scales<per_token_cast_with_sf_only>();
-  add(token, {{"hidden_size", [](auto& p) { p.x.extents[1] = 160; }, "hidden_size = 160: must be a multiple of 64"},
-              {"whole row", [](auto& p) { p.num_per_channels = 192; p.out_sf.extents[1] = 1; }, "num_per_channels = 192: must be one of 16, 32, 64, 128"},
-              {"e4m3 and rounded", [](auto& p) { p.use_e4m3_sf = p.round_sf = true; p.out_sf.dtype = dtype::e4m3; }, "excludes round_sf"}});
+  add(token,
+      {{"hidden_size", [](auto& p) { p.x.extents[1] = 160; }, "hidden_size = 160: must be a multiple of 64"},
+       {"whole row",
+        [](auto& p) {
+          p.num_per_channels = 192;
+          p.out_sf.extents[1] = 1;
+        },
+        "num_per_channels = 192: must be one of 16, 32, 64, 128"},
+       {"e4m3 and rounded",
+        [](auto& p) {
+          p.use_e4m3_sf = p.round_sf = true;
+          p.out_sf.dtype = dtype::e4m3;
+        },
+        "excludes round_sf"}});
   expect_refusals<per_token_cast_with_sf_only>(token_scales, token);
   auto block = rules_of_scales<per_block_cast_with_sf_only>();
-  add(block, {{"hidden_size", [](auto& p) { p.x.extents[1] = 160; p.out_sf.extents[1] = 5; }, "hidden_size = 160: must be a multiple of 64"},
-              {"block_rows", [](auto& p) { p.block_rows = 1; p.out_sf.extents[0] = 40; p.out_sf.strides = {6, 1}; }, "block_rows = 1: must be one of 32, 128"},
-              {"block_cols", [](auto& p) { p.block_cols = 64; p.out_sf.extents[1] = 3; }, "block_cols = 64: must be one of 32, 128"}});
+  add(block, {{"hidden_size",
+               [](auto& p) {
+                 p.x.extents[1] = 160;
+                 p.out_sf.extents[1] = 5;
+               },
+               "hidden_size = 160: must be a multiple of 64"},
+              {"block_rows",
+               [](auto& p) {
+                 p.block_rows = 1;
+                 p.out_sf.extents[0] = 40;
+                 p.out_sf.strides = {6, 1};
+               },
+               "block_rows = 1: must be one of 32, 128"},
+              {"block_cols",
+               [](auto& p) {
+                 p.block_cols = 64;
+                 p.out_sf.extents[1] = 3;
+               },
+               "block_cols = 64: must be one of 32, 128"}});
   expect_refusals<per_block_cast_with_sf_only>(block_scales, block);
 }
 
@@ -106,13 +168,15 @@ TEST_CASE("quant: scales only are those of the whole cast, and given back they g
     bool col, round, packed, e4m3;
     dtype type;
   };
-  for (const layout& l : {layout{false, false, false, false, dtype::f32}, layout{true, true, false, false, dtype::f32},
-                          layout{true, true, true, false, dtype::ue8m0x4}, layout{false, true, true, false, dtype::ue8m0x4},
-                          layout{true, false, false, true, dtype::e4m3}})
+  for (const layout& l :
+       {layout{false, false, false, false, dtype::f32}, layout{true, true, false, false, dtype::f32},
+        layout{true, true, true, false, dtype::ue8m0x4}, layout{false, true, true, false, dtype::ue8m0x4},
+        layout{true, false, false, true, dtype::e4m3}})
     for (const dtype codes : {dtype::e4m3, dtype::e2m1x2}) {
       per_token_cast whole;
       whole.x = m.make(dtype::f32, {5, 192}, {200, 1});
-      for (std::int64_t k = 0; k < 5 * 192; ++k) at<float>(whole.x, k / 192, k % 192) = static_cast<float>((k * 7919) % 1000 - 500) * 0.01f;
+      for (std::int64_t k = 0; k < 5 * 192; ++k)
+        at<float>(whole.x, k / 192, k % 192) = static_cast<float>((k * 7919) % 1000 - 500) * 0.01f;
       whole.out = m.make(codes, {5, codes == dtype::e4m3 ? 192 : 96});
       const std::int64_t width = l.packed ? 2 : 6;
       whole.out_sf = l.col ? m.make(l.type, {5, width}, {1, 16}) : m.make(l.type, {5, width});

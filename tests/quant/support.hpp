@@ -14,10 +14,15 @@ namespace portile::test {
 /// Value of a matrix element as fp32; codes without their scale.
 inline float get(const tensor& t, std::int64_t i, std::int64_t j) {
   switch (t.dtype) {
-    case dtype::f32: return at<float>(t, i, j);
-    case dtype::bf16: return numeric::to_float(at<numeric::bf16>(t, i, j));
-    case dtype::e4m3: return numeric::to_float(at<numeric::e4m3>(t, i, j));
-    case dtype::e2m1x2: return numeric::e2m1_to_float(numeric::unpack_e2m1x2(at<numeric::e2m1x2>(t, i, j / 2), static_cast<int>(j % 2)));
+    case dtype::f32:
+      return at<float>(t, i, j);
+    case dtype::bf16:
+      return numeric::to_float(at<numeric::bf16>(t, i, j));
+    case dtype::e4m3:
+      return numeric::to_float(at<numeric::e4m3>(t, i, j));
+    case dtype::e2m1x2:
+      return numeric::e2m1_to_float(
+          numeric::unpack_e2m1x2(at<numeric::e2m1x2>(t, i, j / 2), static_cast<int>(j % 2)));
     case dtype::e5m6x8: {
       std::uint8_t bytes[12];
       std::uint16_t codes[8];
@@ -25,7 +30,8 @@ inline float get(const tensor& t, std::int64_t i, std::int64_t j) {
       numeric::unpack_e5m6x8(bytes, codes);
       return numeric::e5m6_to_float(codes[j % 8]);
     }
-    default: throw error(status_code::internal, "get: dtype");
+    default:
+      throw error(status_code::internal, "get: dtype");
   }
 }
 
@@ -42,7 +48,9 @@ inline bool same_bytes(const tensor& a, const tensor& b) {
       ob += rest % a.extent(d) * b.stride(d);
       rest /= a.extent(d);
     }
-    if (std::memcmp(static_cast<char*>(a.data) + oa * size, static_cast<char*>(b.data) + ob * size, static_cast<std::size_t>(size)) != 0) return false;
+    if (std::memcmp(static_cast<char*>(a.data) + oa * size, static_cast<char*>(b.data) + ob * size,
+                    static_cast<std::size_t>(size)) != 0)
+      return false;
   }
   return true;
 }

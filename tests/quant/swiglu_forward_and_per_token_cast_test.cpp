@@ -47,35 +47,89 @@ op psum(memory& m) {
 }  // namespace
 
 TEST_CASE("quant.swiglu_forward_and_per_token_cast refuses bad problems") {
-  expect_refusals<op>(mapped, {
-      {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
-      {"dtype of x", [](auto& p) { p.x.dtype = dtype::e4m3; }, "x.dtype = e4m3: must be bf16 or f32"},
-      {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; }, "out.dtype = e2m1x2: must be e4m3"},
-      {"stride of x", [](auto& p) { p.x.strides = {1, 6}; }, "the last stride must be 1"},
-      {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 1; }, "misaligned"},
-      {"width of x", [](auto& p) { p.x.extents[1] = 320; }, "x.extents[1] = 320: must be 2 * hidden_size = 384"},
-      {"hidden_size", [](auto& p) { p.x.extents[1] = 320; p.out.extents[1] = 160; }, "hidden_size = 160: must be a multiple of 64"},
-      {"num_per_channels", [](auto& p) { p.num_per_channels = 64; p.out_sf.extents[1] = p.out_sf.strides[0] = 3; }, "num_per_channels = 64: must be one of 32, 128"},
-      {"columns of a whole row", [](auto& p) { p.num_per_channels = 192; p.out_sf.extents[1] = 1; p.use_tma_aligned_col_major_sf = true; }, "needs num_per_channels 32 or 128"},
-      {"map without weights", [](auto& p) { p.topk_weights = {}; }, "topk_weights = absent: must be given together with pos_to_token_topk"},
-      {"map with one weight per row", [](auto& p) { p.topk_weights.rank = 1; p.topk_weights.extents[0] = 6; p.topk_weights.strides[0] = 1; }, "topk_weights.rank = 1: must be 2"},
-      {"weights without map", [](auto& p) { p.pos_to_token_topk = {}; }, "topk_weights.rank = 2: must be 1"},
-      {"two owners of a row", [](auto& p) { p.psum_num_tokens_per_expert = p.pos_to_expert; }, "must be absent: psum_num_tokens_per_expert says"},
-      {"length of a map", [](auto& p) { p.pos_to_expert.extents[0] = 5; }, "pos_to_expert.extents[0] = 5: must be num_expanded_tokens = 6"},
-      {"factor without weights", [](auto& p) { p.topk_weights = p.pos_to_token_topk = {}; p.routed_scaling_factor = 2; }, "routed_scaling_factor = 2: needs topk_weights"},
-      {"token_alignment", [](auto& p) { p.token_alignment = 0; }, "token_alignment = 0: must be positive"},
-      {"negative clamp", [](auto& p) { p.clamp_value = -1; }, "clamp_value = -1: must not be negative"},
-      {"counters without clamp", [](auto& p) { p.clamp_value.reset(); }, "needs clamp_value"},
-      {"number of counters", [](auto& p) { p.clamped_count.extents[0] = 2; }, "clamped_count.extents[0] = 2: must be 3 or 4"},
-      {"too much to count", [](auto& p) {
-         for (tensor* t : {&p.x, &p.pos_to_token_topk, &p.pos_to_expert, &p.out, &p.out_sf}) t->extents[0] = 357913942;
-       }, "num_expanded_tokens = 357913942: times ceil(hidden_size, 32) must be at most 2^31 - 1"},
-      {"negative sf_clamp_min", [](auto& p) { p.sf_clamp_min = -1; }, "sf_clamp_min = -1: must not be negative"},
-      {"packed without round", [](auto& p) { p.use_packed_ue8m0 = true; p.out_sf.dtype = dtype::ue8m0x4; p.out_sf.extents[1] = 1; }, "needs round_sf"},
-      {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
-      {"unknown fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
-      {"out overlaps itself", [](auto& p) { p.out.strides = {0, 1}; }, "must not overlap itself"},
-  });
+  expect_refusals<op>(
+      mapped,
+      {
+          {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
+          {"dtype of x", [](auto& p) { p.x.dtype = dtype::e4m3; }, "x.dtype = e4m3: must be bf16 or f32"},
+          {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; }, "out.dtype = e2m1x2: must be e4m3"},
+          {"stride of x",
+           [](auto& p) {
+             p.x.strides = {1, 6};
+           },
+           "the last stride must be 1"},
+          {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 1; }, "misaligned"},
+          {"width of x", [](auto& p) { p.x.extents[1] = 320; },
+           "x.extents[1] = 320: must be 2 * hidden_size = 384"},
+          {"hidden_size",
+           [](auto& p) {
+             p.x.extents[1] = 320;
+             p.out.extents[1] = 160;
+           },
+           "hidden_size = 160: must be a multiple of 64"},
+          {"num_per_channels",
+           [](auto& p) {
+             p.num_per_channels = 64;
+             p.out_sf.extents[1] = p.out_sf.strides[0] = 3;
+           },
+           "num_per_channels = 64: must be one of 32, 128"},
+          {"columns of a whole row",
+           [](auto& p) {
+             p.num_per_channels = 192;
+             p.out_sf.extents[1] = 1;
+             p.use_tma_aligned_col_major_sf = true;
+           },
+           "needs num_per_channels 32 or 128"},
+          {"map without weights", [](auto& p) { p.topk_weights = {}; },
+           "topk_weights = absent: must be given together with pos_to_token_topk"},
+          {"map with one weight per row",
+           [](auto& p) {
+             p.topk_weights.rank = 1;
+             p.topk_weights.extents[0] = 6;
+             p.topk_weights.strides[0] = 1;
+           },
+           "topk_weights.rank = 1: must be 2"},
+          {"weights without map", [](auto& p) { p.pos_to_token_topk = {}; },
+           "topk_weights.rank = 2: must be 1"},
+          {"two owners of a row", [](auto& p) { p.psum_num_tokens_per_expert = p.pos_to_expert; },
+           "must be absent: psum_num_tokens_per_expert says"},
+          {"length of a map", [](auto& p) { p.pos_to_expert.extents[0] = 5; },
+           "pos_to_expert.extents[0] = 5: must be num_expanded_tokens = 6"},
+          {"factor without weights",
+           [](auto& p) {
+             p.topk_weights = p.pos_to_token_topk = {};
+             p.routed_scaling_factor = 2;
+           },
+           "routed_scaling_factor = 2: needs topk_weights"},
+          {"token_alignment", [](auto& p) { p.token_alignment = 0; },
+           "token_alignment = 0: must be positive"},
+          {"negative clamp", [](auto& p) { p.clamp_value = -1; }, "clamp_value = -1: must not be negative"},
+          {"counters without clamp", [](auto& p) { p.clamp_value.reset(); }, "needs clamp_value"},
+          {"number of counters", [](auto& p) { p.clamped_count.extents[0] = 2; },
+           "clamped_count.extents[0] = 2: must be 3 or 4"},
+          {"too much to count",
+           [](auto& p) {
+             for (tensor* t : {&p.x, &p.pos_to_token_topk, &p.pos_to_expert, &p.out, &p.out_sf})
+               t->extents[0] = 357913942;
+           },
+           "num_expanded_tokens = 357913942: times ceil(hidden_size, 32) must be at most 2^31 - 1"},
+          {"negative sf_clamp_min", [](auto& p) { p.sf_clamp_min = -1; },
+           "sf_clamp_min = -1: must not be negative"},
+          {"packed without round",
+           [](auto& p) {
+             p.use_packed_ue8m0 = true;
+             p.out_sf.dtype = dtype::ue8m0x4;
+             p.out_sf.extents[1] = 1;
+           },
+           "needs round_sf"},
+          {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
+          {"unknown fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
+          {"out overlaps itself",
+           [](auto& p) {
+             p.out.strides = {0, 1};
+           },
+           "must not overlap itself"},
+      });
 }
 
 TEST_CASE("quant.swiglu_forward_and_per_token_cast reports bad data and stays within its memory") {
@@ -114,7 +168,8 @@ TEST_CASE("quant.swiglu_forward_and_per_token_cast: only rows that count are wri
   std::int64_t want[3] = {10, 20, 30};
   for (std::int64_t i = 0; i < 5; ++i)
     for (std::int64_t j = 0; j < 192; ++j) {
-      const float l = numeric::to_float(at<numeric::bf16>(p.x, i, j)), r = numeric::to_float(at<numeric::bf16>(p.x, i, 192 + j));
+      const float l = numeric::to_float(at<numeric::bf16>(p.x, i, j)),
+                  r = numeric::to_float(at<numeric::bf16>(p.x, i, 192 + j));
       want[0] += l > 0.5f;
       want[1] += r > 0.5f;
       want[2] += r < -0.5f;
@@ -140,7 +195,8 @@ TEST_CASE("quant.swiglu_forward_and_per_token_cast: only rows that count are wri
     one.num_per_channels = 32;
     one.clamp_value = 0.5;
     run(q, one);
-    for (std::int64_t j = 0; j < 64; ++j) REQUIRE(at<numeric::e4m3>(one.out, 0, j) == at<numeric::e4m3>(s.out, row, j));
+    for (std::int64_t j = 0; j < 64; ++j)
+      REQUIRE(at<numeric::e4m3>(one.out, 0, j) == at<numeric::e4m3>(s.out, row, j));
     CHECK(at<float>(one.out_sf, 0, 1) == at<float>(s.out_sf, row, 1));
   }
   CHECK((m.guards_intact() && n.guards_intact()));
@@ -159,7 +215,8 @@ TEST_CASE("quant.swiglu_forward_and_per_token_cast: factor, clamp, extremes and 
   twice.out_sf = m.make(dtype::f32, {6, 2});
   run(q, twice);
   for (std::int64_t i = 0; i < 6; ++i) {
-    for (std::int64_t j = 0; j < 192; ++j) REQUIRE(at<numeric::e4m3>(p.out, i, j) == at<numeric::e4m3>(twice.out, i, j));
+    for (std::int64_t j = 0; j < 192; ++j)
+      REQUIRE(at<numeric::e4m3>(p.out, i, j) == at<numeric::e4m3>(twice.out, i, j));
     CHECK(at<float>(twice.out_sf, i, 0) == 2 * at<float>(p.out_sf, i, 0));
   }
 
@@ -167,15 +224,16 @@ TEST_CASE("quant.swiglu_forward_and_per_token_cast: factor, clamp, extremes and 
   e.x = m.make(dtype::f32, {6, 384}, {500, 1});
   for (std::int64_t i = 0; i < 6; ++i)
     for (std::int64_t j = 0; j < 384; ++j) at<float>(e.x, i, j) = 100.0f;
-  at<float>(e.x, 0, 0) = -200.0f;                   // exp overflows: -0
-  at<std::uint32_t>(e.x, 1, 0) = 0x7FC00000u;       // NaN
+  at<float>(e.x, 0, 0) = -200.0f;              // exp overflows: -0
+  at<std::uint32_t>(e.x, 1, 0) = 0x7FC00000u;  // NaN
   e.clamp_value = 1.0;
   e.sf_clamp_min = 448.0;
   run(q, e);
   CHECK(at<unsigned char>(e.out, 0, 0) == 0x80);
   CHECK(at<unsigned char>(e.out, 1, 0) == 0x7F);
   CHECK(at<float>(e.out_sf, 1, 0) == 1.0f);
-  CHECK(at<unsigned char>(e.out, 2, 7) == numeric::to_e4m3(0.7310586f).bits);  // every other value is 1 / (1 + exp(-1))
+  CHECK(at<unsigned char>(e.out, 2, 7) ==
+        numeric::to_e4m3(0.7310586f).bits);  // every other value is 1 / (1 + exp(-1))
 
   op none = good(m);
   none.x.extents[0] = none.out.extents[0] = none.out_sf.extents[0] = 0;

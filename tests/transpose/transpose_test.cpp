@@ -11,7 +11,8 @@ namespace {
 
 void fill_bytes(const tensor& t) {
   auto* p = static_cast<unsigned char*>(t.data);
-  for (std::int64_t i = 0; i < t.span() * size_of(t.dtype); ++i) p[i] = static_cast<unsigned char>(i * 131 + i / 251);
+  for (std::int64_t i = 0; i < t.span() * size_of(t.dtype); ++i)
+    p[i] = static_cast<unsigned char>(i * 131 + i / 251);
 }
 one good(memory& m) {
   one p{.x = m.make(dtype::bf16, {64, 128}, {256, 1}), .out = m.make(dtype::bf16, {128, 64})};
@@ -27,27 +28,56 @@ batched good_batch(memory& m) {
 }  // namespace
 
 TEST_CASE("transpose refuses bad problems") {
-  expect_refusals<one>(good, {
-      {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
-      {"type", [](auto& p) { p.x.dtype = dtype::f64; }, "x.dtype = f64: must be"},
-      {"packed type", [](auto& p) { p.x.dtype = dtype::e2m1x2; }, "x.dtype = e2m1x2: must be"},
-      {"types differ", [](auto& p) { p.out.dtype = dtype::f16; }, "out.dtype = f16: must be that of x, bf16"},
-      {"shape", [](auto& p) { p.out.extents = {64, 128}; p.out.strides = {128, 1}; }, "out.extents[0] = 64: must be num_cols = 128"},
-      {"num_rows", [](auto& p) { p.x.extents[0] = p.out.extents[1] = 63; }, "num_rows = 63: must be a multiple of 64"},
-      {"num_cols", [](auto& p) { p.x.extents[1] = p.out.extents[0] = 100; }, "num_cols = 100: must be a multiple of 64"},
-      {"row stride", [](auto& p) { p.x.strides[0] = 130; }, "x.strides[0] = 130: must be a multiple of 4"},
-      {"column stride", [](auto& p) { p.x.strides = {1, 64}; }, "the last stride must be 1"},
-      {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 1; }, "misaligned"},
-      {"out overlaps itself", [](auto& p) { p.out.strides = {0, 1}; }, "must not overlap itself"},
-  });
-  expect_refusals<batched>(good_batch, {
-      {"rank", [](auto& p) { p.x.rank = 2; p.x.strides = {128, 1}; }, "x.rank = 2"},
-      {"types differ", [](auto& p) { p.out.dtype = dtype::i32; }, "out.dtype = i32: must be that of x, f32"},
-      {"batches", [](auto& p) { p.out.extents[0] = 1; }, "out.extents[0] = 1: must be num_batches = 2"},
-      {"num_rows", [](auto& p) { p.x.extents[1] = p.out.extents[2] = 32; }, "num_rows = 32: must be a multiple of 64"},
-      {"num_cols", [](auto& p) { p.x.extents[2] = p.out.extents[1] = 32; }, "num_cols = 32: must be a multiple of 64"},
-      {"row stride", [](auto& p) { p.x.strides[1] = 129; }, "x.strides[1] = 129: must be a multiple of 4"},
-  });
+  expect_refusals<one>(
+      good, {
+                {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
+                {"type", [](auto& p) { p.x.dtype = dtype::f64; }, "x.dtype = f64: must be"},
+                {"packed type", [](auto& p) { p.x.dtype = dtype::e2m1x2; }, "x.dtype = e2m1x2: must be"},
+                {"types differ", [](auto& p) { p.out.dtype = dtype::f16; },
+                 "out.dtype = f16: must be that of x, bf16"},
+                {"shape",
+                 [](auto& p) {
+                   p.out.extents = {64, 128};
+                   p.out.strides = {128, 1};
+                 },
+                 "out.extents[0] = 64: must be num_cols = 128"},
+                {"num_rows", [](auto& p) { p.x.extents[0] = p.out.extents[1] = 63; },
+                 "num_rows = 63: must be a multiple of 64"},
+                {"num_cols", [](auto& p) { p.x.extents[1] = p.out.extents[0] = 100; },
+                 "num_cols = 100: must be a multiple of 64"},
+                {"row stride", [](auto& p) { p.x.strides[0] = 130; },
+                 "x.strides[0] = 130: must be a multiple of 4"},
+                {"column stride",
+                 [](auto& p) {
+                   p.x.strides = {1, 64};
+                 },
+                 "the last stride must be 1"},
+                {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 1; }, "misaligned"},
+                {"out overlaps itself",
+                 [](auto& p) {
+                   p.out.strides = {0, 1};
+                 },
+                 "must not overlap itself"},
+            });
+  expect_refusals<batched>(
+      good_batch,
+      {
+          {"rank",
+           [](auto& p) {
+             p.x.rank = 2;
+             p.x.strides = {128, 1};
+           },
+           "x.rank = 2"},
+          {"types differ", [](auto& p) { p.out.dtype = dtype::i32; },
+           "out.dtype = i32: must be that of x, f32"},
+          {"batches", [](auto& p) { p.out.extents[0] = 1; }, "out.extents[0] = 1: must be num_batches = 2"},
+          {"num_rows", [](auto& p) { p.x.extents[1] = p.out.extents[2] = 32; },
+           "num_rows = 32: must be a multiple of 64"},
+          {"num_cols", [](auto& p) { p.x.extents[2] = p.out.extents[1] = 32; },
+           "num_cols = 32: must be a multiple of 64"},
+          {"row stride", [](auto& p) { p.x.strides[1] = 129; },
+           "x.strides[1] = 129: must be a multiple of 4"},
+      });
 }
 
 TEST_CASE("transpose moves every element, and twice is nothing") {
@@ -65,7 +95,9 @@ TEST_CASE("transpose moves every element, and twice is nothing") {
     };
     for (std::int64_t b = 0; b < 3; ++b)
       for (std::int64_t i = 0; i < 64; ++i)
-        for (std::int64_t j = 0; j < 192; ++j) REQUIRE(std::memcmp(address(p.x, b, i, j), address(p.out, b, j, i), static_cast<std::size_t>(size)) == 0);
+        for (std::int64_t j = 0; j < 192; ++j)
+          REQUIRE(std::memcmp(address(p.x, b, i, j), address(p.out, b, j, i),
+                              static_cast<std::size_t>(size)) == 0);
     CHECK(static_cast<unsigned char*>(p.out.data)[64 * size] == memory::poison);
 
     one single{.x = m.make(type, {64, 128}), .out = m.make(type, {128, 64})};
