@@ -39,14 +39,6 @@ set(PORTILE_OPS
   mhc.reduce_partials_and_rmsnorm_backward
   mhc.sinkhorn
   mhc.sinkhorn_backward
-  gemm.nt
-  gemm.grouped_nt
-  gemm.grouped_tn
-  norm.forward
-  norm.forward_and_per_token_cast
-  norm.backward
-  quant.cast_back
-  quant.cast_back_e5m6
   moe.aux_fi
   moe.expand_to_fused
   moe.expand_to_fused_with_sf
@@ -98,6 +90,9 @@ set(PORTILE_OPS
 
 # Operations made of others: <op>.hpp and <op>.cpp only, `compose` instead of a reference.
 set(PORTILE_COMPOSITE_OPS
+  chain.engram_gate_fn
+  chain.mhc_block
+  chain.mhc_head
   chain.engram_gate_fn
   chain.mhc_block
   chain.mhc_head
