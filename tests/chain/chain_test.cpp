@@ -1,4 +1,5 @@
 // The composites: that they are their steps, bit for bit, and what they refuse.
+#include <portile/core/numeric/bf16.hpp>
 #include <portile/portile.hpp>
 
 #include "support/refusal.hpp"
