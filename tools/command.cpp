@@ -52,7 +52,8 @@ void print_table(const std::vector<std::vector<std::string>>& rows, std::string_
   }
   for (const auto& row : rows) {
     std::string line(indent);
-    for (std::size_t i = 0; i < row.size(); ++i) line += i + 1 < row.size() ? fmt::format("{:<{}}  ", row[i], widths[i]) : row[i];
+    for (std::size_t i = 0; i < row.size(); ++i)
+      line += i + 1 < row.size() ? fmt::format("{:<{}}  ", row[i], widths[i]) : row[i];
     fmt::print("{}\n", line);
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
-// What the subcommands share. Each has a file and an `add_...` function that declares its options and sets its action.
+// What the subcommands share. Each has a file and an `add_...` function that declares its options and sets
+// its action.
 #include <stdexcept>
 #include <string>
 #include <string_view>

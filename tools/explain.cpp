@@ -1,4 +1,5 @@
-// portile explain: every candidate and the reason it was refused, and the one chosen; also for a device that is not there.
+// portile explain: every candidate and the reason it was refused, and the one chosen; also for a device that
+// is not there.
 #include <fmt/format.h>
 
 #include <portile/core/dispatch.hpp>
@@ -25,7 +26,8 @@ std::string missing_backend(device_kind kind) {
     if (!b.loaded) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", b.file, b.reason);
   }
   const std::string name(to_string(kind));
-  return fmt::format("no {} backend loaded: {}", name, reasons.empty() ? "no file libportile_backend_" + name + ".so was found" : reasons);
+  return fmt::format("no {} backend loaded: {}", name,
+                     reasons.empty() ? "no file libportile_backend_" + name + ".so was found" : reasons);
 }
 
 void print_text(const explanation& e, const std::string& note) {
@@ -33,7 +35,8 @@ void print_text(const explanation& e, const std::string& note) {
   if (!e.error.empty()) fmt::print("error: {}\n", e.error);
   if (!note.empty()) fmt::print("note: {}\n", note);
   std::vector<std::vector<std::string>> rows;
-  for (const candidate& c : e.candidates) rows.push_back({c.implementation, c.accepted ? "yes" : "no: " + c.reason});
+  for (const candidate& c : e.candidates)
+    rows.push_back({c.implementation, c.accepted ? "yes" : "no: " + c.reason});
   print_table(rows, "  ");
   fmt::print("chosen: {}\n", e.chosen.empty() ? "none" : e.chosen);
 }
@@ -45,7 +48,8 @@ int run(const options& o) {
   portile::device where;
   if (!o.model.empty()) {
     if (!device_model(o.model, model))
-      throw usage_error(fmt::format("device model '{}': unknown; known: {}", o.model, fmt::join(device_models(), " ")));
+      throw usage_error(
+          fmt::format("device model '{}': unknown; known: {}", o.model, fmt::join(device_models(), " ")));
     where = portile::device(static_cast<device_kind>(model.kind), 0);
   } else {
     where = o.device.empty() ? default_selector() : device::parse(o.device);
@@ -60,7 +64,9 @@ int run(const options& o) {
     if (!e.error.empty()) j["error"] = e.error;
     if (!note.empty()) j["note"] = note;
     j["candidates"] = nlohmann::ordered_json::array();
-    for (const candidate& c : e.candidates) j["candidates"].push_back({{"implementation", c.implementation}, {"accepted", c.accepted}, {"reason", c.reason}});
+    for (const candidate& c : e.candidates)
+      j["candidates"].push_back(
+          {{"implementation", c.implementation}, {"accepted", c.accepted}, {"reason", c.reason}});
     j["chosen"] = e.chosen;
     print_json(j);
   } else {
@@ -73,13 +79,17 @@ int run(const options& o) {
 
 void add_explain(CLI::App& app, int& code) {
   auto o = std::make_shared<options>();
-  CLI::App* sub = app.add_subcommand("explain", "Every candidate for a problem, its reason, and the chosen one");
+  CLI::App* sub =
+      app.add_subcommand("explain", "Every candidate for a problem, its reason, and the chosen one");
   sub->add_option("op", o->op, "Operation, such as quant.per_token_cast")->required();
-  sub->add_option("settings", o->settings,
-                  "key=value: a dimension, an attribute, FIELD.dtype, FIELD.strides (a,b) or FIELD.offset (elements)");
-  sub->add_option("--with", o->with, "An optional tensor that is given; may be repeated")->allow_extra_args(false);
+  sub->add_option(
+      "settings", o->settings,
+      "key=value: a dimension, an attribute, FIELD.dtype, FIELD.strides (a,b) or FIELD.offset (elements)");
+  sub->add_option("--with", o->with, "An optional tensor that is given; may be repeated")
+      ->allow_extra_args(false);
   CLI::Option* device = sub->add_option("--device", o->device, "cpu, cuda:0, hip:0 (default: the best one)");
-  sub->add_option("--device-model", o->model, "A device that need not be there: sm_90, gfx942, ...")->excludes(device);
+  sub->add_option("--device-model", o->model, "A device that need not be there: sm_90, gfx942, ...")
+      ->excludes(device);
   sub->add_flag("--json", o->json, "Print as JSON");
   sub->callback([o, &code] { code = run(*o); });
 }

@@ -17,27 +17,41 @@ backend_info host_backend() {
   b.name = "host";
   b.loaded = true;
   Dl_info where{};
-  if (dladdr(reinterpret_cast<const void*>(&portile::backends), &where) && where.dli_fname) b.file = where.dli_fname;
+  if (dladdr(reinterpret_cast<const void*>(&portile::backends), &where) && where.dli_fname)
+    b.file = where.dli_fname;
   b.devices.emplace_back();
   return b;
 }
 
-std::string memory_text(std::uint64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+std::string memory_text(std::uint64_t bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
 
 int run(bool json) {
   std::vector<backend_info> list = backends();
   list.insert(list.begin(), host_backend());
   nlohmann::ordered_json j = {{"backends", nlohmann::ordered_json::array()}};
   for (const backend_info& b : list) {
-    nlohmann::ordered_json one = {{"name", b.name}, {"file", b.file}, {"loaded", b.loaded}, {"reason", b.reason}, {"devices", nlohmann::ordered_json::array()}};
-    if (!json) fmt::print("{}: {}{}\n  {}\n", b.name, b.loaded ? "loaded" : "not loaded", b.reason.empty() ? "" : ": " + b.reason, b.file);
+    nlohmann::ordered_json one = {{"name", b.name},
+                                  {"file", b.file},
+                                  {"loaded", b.loaded},
+                                  {"reason", b.reason},
+                                  {"devices", nlohmann::ordered_json::array()}};
+    if (!json)
+      fmt::print("{}: {}{}\n  {}\n", b.name, b.loaded ? "loaded" : "not loaded",
+                 b.reason.empty() ? "" : ": " + b.reason, b.file);
     std::vector<std::vector<std::string>> rows;
     for (const device d : b.devices) {
       const portile_device_info& i = d.info();
       const std::vector<std::string> aspects = aspect_names(i.aspects);
-      one["devices"].push_back({{"kind", to_string(d.kind())}, {"ordinal", d.ordinal()}, {"name", i.name}, {"arch", i.arch},
-                                {"aspects", aspects}, {"memory", i.memory}});
-      rows.push_back({d.text(), i.name, i.arch, memory_text(i.memory), fmt::format("{}", fmt::join(aspects, " "))});
+      one["devices"].push_back({{"kind", to_string(d.kind())},
+                                {"ordinal", d.ordinal()},
+                                {"name", i.name},
+                                {"arch", i.arch},
+                                {"aspects", aspects},
+                                {"memory", i.memory}});
+      rows.push_back(
+          {d.text(), i.name, i.arch, memory_text(i.memory), fmt::format("{}", fmt::join(aspects, " "))});
     }
     if (!json) print_table(rows, "  ");
     j["backends"].push_back(std::move(one));

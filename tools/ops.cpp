@@ -28,7 +28,9 @@ std::string cell(std::string text) {
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
   return text;
 }
-std::string code_list(const std::vector<std::string>& names) { return names.empty() ? "" : fmt::format("`{}`", fmt::join(names, "` `")); }
+std::string code_list(const std::vector<std::string>& names) {
+  return names.empty() ? "" : fmt::format("`{}`", fmt::join(names, "` `"));
+}
 
 std::string capture_text(const op_info& op) { return op.capture_safe ? "yes" : "not " + op.capture_note; }
 
@@ -37,32 +39,46 @@ void print_ops_json() {
   for (const op_info& op : operations()) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const implementation_ref& i : implementations(op.name))
-      list.push_back({{"name", i.entry->name}, {"backend", i.backend->name}, {"archs", split(i.entry->archs ? i.entry->archs : "", ',')}});
-    j.push_back({{"name", op.name}, {"family", op.family}, {"options", options_of(op)}, {"tolerance", op.tolerance},
-                 {"deterministic", op.deterministic}, {"capture_safe", op.capture_safe}, {"implementations", list}});
+      list.push_back({{"name", i.entry->name},
+                      {"backend", i.backend->name},
+                      {"archs", split(i.entry->archs ? i.entry->archs : "", ',')}});
+    j.push_back({{"name", op.name},
+                 {"family", op.family},
+                 {"options", options_of(op)},
+                 {"tolerance", op.tolerance},
+                 {"deterministic", op.deterministic},
+                 {"capture_safe", op.capture_safe},
+                 {"implementations", list}});
   }
   print_json(j);
 }
 
 int run(format f) {
   switch (f) {
-    case format::json: print_ops_json(); break;
+    case format::json:
+      print_ops_json();
+      break;
     case format::text: {
       std::vector<std::vector<std::string>> rows{{"operation", "implementations", "meaning"}};
-      for (const op_info& op : operations()) rows.push_back({op.name, fmt::format("{}", fmt::join(implementation_names(op), " ")), op.summary});
+      for (const op_info& op : operations())
+        rows.push_back({op.name, fmt::format("{}", fmt::join(implementation_names(op), " ")), op.summary});
       print_table(rows);
       break;
     }
     case format::markdown:
-      fmt::print("| operation | options | tolerance | deterministic | capture-safe | implementations |\n|---|---|---|---|---|---|\n");
+      fmt::print(
+          "| operation | options | tolerance | deterministic | capture-safe | implementations "
+          "|\n|---|---|---|---|---|---|\n");
       for (const op_info& op : operations())
-        fmt::print("| `{}` | {} | {} | {} | {} | {} |\n", op.name, code_list(options_of(op)), cell(op.tolerance), op.deterministic ? "yes" : "no",
-                   cell(capture_text(op)), code_list(implementation_names(op)));
+        fmt::print("| `{}` | {} | {} | {} | {} | {} |\n", op.name, code_list(options_of(op)),
+                   cell(op.tolerance), op.deterministic ? "yes" : "no", cell(capture_text(op)),
+                   code_list(implementation_names(op)));
       break;
     case format::limits:
       fmt::print("| operation | rule | here |\n|---|---|---|\n");
       for (const op_info& op : operations())
-        for (const limit_info& l : op.limits) fmt::print("| `{}` | {} | {} |\n", op.name, cell(l.rule), l.kept ? "kept" : "lifted");
+        for (const limit_info& l : op.limits)
+          fmt::print("| `{}` | {} | {} |\n", op.name, cell(l.rule), l.kept ? "kept" : "lifted");
       break;
   }
   return done;
@@ -74,10 +90,12 @@ void add_ops(CLI::App& app, int& code) {
   auto f = std::make_shared<format>(format::text);
   CLI::App* sub = app.add_subcommand("ops", "Every operation with the implementations of every backend");
   const auto flag = [&](const char* name, format value, const char* text) {
-    return sub->add_flag_callback(name, [f, value] { *f = value; }, text);
+    return sub->add_flag_callback(
+        name, [f, value] { *f = value; }, text);
   };
   CLI::Option* json = flag("--json", format::json, "Print as JSON");
-  CLI::Option* markdown = flag("--markdown", format::markdown, "Print the table of operations for the documentation");
+  CLI::Option* markdown =
+      flag("--markdown", format::markdown, "Print the table of operations for the documentation");
   CLI::Option* limits = flag("--limits", format::limits, "Print the size rules of the peers: kept or lifted");
   json->excludes(markdown)->excludes(limits);
   markdown->excludes(limits);

@@ -17,9 +17,11 @@ struct options {
 std::string or_dash(const std::string& s) { return s.empty() ? "-" : s; }
 
 void print(const golden::failure& f) {
-  fmt::print("FAILED {} {} on {}: {}{}\n", f.op, or_dash(f.case_name), or_dash(f.implementation), f.array.empty() ? "" : f.array + ": ", f.text);
+  fmt::print("FAILED {} {} on {}: {}{}\n", f.op, or_dash(f.case_name), or_dash(f.implementation),
+             f.array.empty() ? "" : f.array + ": ", f.text);
   if (!f.expected_bits.empty())
-    fmt::print("  {}[{}]: expected {} ({}), got {} ({})\n", f.array, fmt::join(f.index, ", "), f.expected, f.expected_bits, f.got, f.got_bits);
+    fmt::print("  {}[{}]: expected {} ({}), got {} ({})\n", f.array, fmt::join(f.index, ", "), f.expected,
+               f.expected_bits, f.got, f.got_bits);
   fmt::print("  {}\n", f.command);
 }
 
@@ -44,14 +46,26 @@ int run(const options& o) {
   if (r.cases == 0) {
     nothing = fmt::format("no case matches --op '{}' --case '{}' in {}", o.op, o.case_name, v.cases.string());
   } else if (!r.implementation_known) {
-    nothing = fmt::format("no implementation '{}' of the operations that match --op '{}'", o.implementation, o.op);
+    nothing =
+        fmt::format("no implementation '{}' of the operations that match --op '{}'", o.implementation, o.op);
   }
   if (o.json) {
-    nlohmann::ordered_json j = {{"passed", r.passed}, {"failed", r.failed}, {"skipped", r.skipped}, {"failures", nlohmann::ordered_json::array()}};
+    nlohmann::ordered_json j = {{"passed", r.passed},
+                                {"failed", r.failed},
+                                {"skipped", r.skipped},
+                                {"failures", nlohmann::ordered_json::array()}};
     for (const golden::failure& f : r.failures)
-      j["failures"].push_back({{"op", f.op}, {"case", f.case_name}, {"implementation", f.implementation}, {"array", f.array}, {"index", f.index},
-                               {"expected", f.expected}, {"got", f.got}, {"expected_bits", f.expected_bits}, {"got_bits", f.got_bits},
-                               {"text", f.text}, {"command", f.command}});
+      j["failures"].push_back({{"op", f.op},
+                               {"case", f.case_name},
+                               {"implementation", f.implementation},
+                               {"array", f.array},
+                               {"index", f.index},
+                               {"expected", f.expected},
+                               {"got", f.got},
+                               {"expected_bits", f.expected_bits},
+                               {"got_bits", f.got_bits},
+                               {"text", f.text},
+                               {"command", f.command}});
     print_json(j);
   }
   if (!nothing.empty()) fmt::print(stderr, "portile: verify: {}\n", nothing);

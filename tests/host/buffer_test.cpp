@@ -55,8 +55,10 @@ TEST_CASE("empty arrays have guards too") {
 
 TEST_CASE(".npy files are read, and bad ones refused") {
   const std::string file = "portile_npy_test.npy";
-  const auto write = [&](const std::string& descr, const std::string& order, const std::string& shape, std::size_t bytes) {
-    std::string header = "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
+  const auto write = [&](const std::string& descr, const std::string& order, const std::string& shape,
+                         std::size_t bytes) {
+    std::string header =
+        "{'descr': '" + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
     header.resize(117, ' ');
     header += '\n';
     std::ofstream out(file, std::ios::binary);

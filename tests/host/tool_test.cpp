@@ -35,10 +35,11 @@ struct scratch {
   ~scratch() { fs::remove_all(path); }
 };
 
-outcome portile_command(const std::string& arguments) {
+outcome portile_command(const std::string& arguments, const std::string& environment = "") {
   const scratch s;
   const std::string out = (s.path / "out").string(), err = (s.path / "err").string();
-  const int status = std::system((std::string("'" PORTILE_PROGRAM "' ") + arguments + " >" + out + " 2>" + err).c_str());
+  const int status =
+      std::system((environment + " '" PORTILE_PROGRAM "' " + arguments + " >" + out + " 2>" + err).c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
 }
 
@@ -72,7 +73,8 @@ struct golden_copy {
     throw std::runtime_error("no array " + name);
   }
   outcome verify(const std::string& more = "") const {
-    return portile_command("verify --cases " + folder.string() + " --op quant.per_token_cast --impl reference --case " +
+    return portile_command("verify --cases " + folder.string() +
+                           " --op quant.per_token_cast --impl reference --case " +
                            manifest["cases"][0]["name"].get<std::string>() + " " + more);
   }
 };
@@ -82,22 +84,30 @@ const char* example = "explain quant.per_token_cast num_tokens=4001 hidden_size=
 }  // namespace
 
 TEST_CASE("portile without a subcommand, or with bad input, exits with 2") {
-  for (const char* arguments : {"", "nonsense", "info --nonsense", "explain", "explain quant.nonsense", "verify --device tpu",
-                                "verify --cases /no/such/folder", "ops --json --markdown",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 nonsense=3",
-                                "explain quant.per_token_cast num_tokens=four hidden_size=128",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 num_per_channels=1.5",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 round_sf=perhaps",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 x.dtype=f31",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 x.colour=1",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 y.dtype=f32",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 x.strides=1",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 x_sf.dtype=f32",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 --with y",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 --device-model sm_91",
-                                "explain quant.per_token_cast num_tokens=4 hidden_size=128 --device cpu --device-model sm_90",
-                                "explain quant.per_token_cast num_tokens=4", "explain quant.per_token_cast num_tokens",
-                                "explain quant.per_token_cast num_tokens=9000000000000000000 hidden_size=128"}) {
+  for (const char* arguments :
+       {"",
+        "nonsense",
+        "info --nonsense",
+        "explain",
+        "explain quant.nonsense",
+        "verify --device tpu",
+        "verify --cases /no/such/folder",
+        "ops --json --markdown",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 nonsense=3",
+        "explain quant.per_token_cast num_tokens=four hidden_size=128",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 num_per_channels=1.5",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 round_sf=perhaps",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 x.dtype=f31",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 x.colour=1",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 y.dtype=f32",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 x.strides=1",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 x_sf.dtype=f32",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 --with y",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 --device-model sm_91",
+        "explain quant.per_token_cast num_tokens=4 hidden_size=128 --device cpu --device-model sm_90",
+        "explain quant.per_token_cast num_tokens=4",
+        "explain quant.per_token_cast num_tokens",
+        "explain quant.per_token_cast num_tokens=9000000000000000000 hidden_size=128"}) {
     const outcome o = portile_command(arguments);
     INFO(arguments << ": " << o.err);
     CHECK(o.code == 2);
@@ -105,7 +115,9 @@ TEST_CASE("portile without a subcommand, or with bad input, exits with 2") {
     CHECK(o.out.empty());
   }
   CHECK(has(portile_command("explain quant.per_token_cast num_tokens=4").err, "hidden_size=N"));
-  CHECK(has(portile_command("explain quant.per_token_cast num_tokens=4 hidden_size=128 --device-model sm_91").err, "sm_90"));
+  CHECK(has(
+      portile_command("explain quant.per_token_cast num_tokens=4 hidden_size=128 --device-model sm_91").err,
+      "sm_90"));
 }
 
 TEST_CASE("portile info") {
@@ -137,10 +149,9 @@ TEST_CASE("portile info names a plug-in that cannot be loaded, and why") {
   const scratch s;
   const fs::path bad = s.path.string() + "_libportile_backend_bad.so";
   std::ofstream(bad) << "no library";
-  setenv("PORTILE_BACKEND_PATH", bad.c_str(), 1);
-  const outcome o = portile_command("info --json");
-  const outcome e = portile_command(std::string(example) + "--device-model gfx942");
-  unsetenv("PORTILE_BACKEND_PATH");
+  const outcome o = portile_command("info --json", "PORTILE_BACKEND_PATH=" + bad.string());
+  const outcome e =
+      portile_command(std::string(example) + "--device-model gfx942", "PORTILE_BACKEND_PATH=" + bad.string());
   fs::remove(bad);
   REQUIRE(o.code == 0);
   const json j = json::parse(o.out);
@@ -158,7 +169,8 @@ TEST_CASE("portile ops") {
   REQUIRE(o.code == 0);
   const json j = json::parse(o.out);
   CHECK(j.size() == portile::operations().size());
-  const outcome text = portile_command("ops"), markdown = portile_command("ops --markdown"), limits = portile_command("ops --limits");
+  const outcome text = portile_command("ops"), markdown = portile_command("ops --markdown"),
+                limits = portile_command("ops --limits");
   CHECK((text.code == 0 && markdown.code == 0 && limits.code == 0));
   for (const json& op : j) {
     const std::string name = op.at("name");
@@ -177,9 +189,13 @@ TEST_CASE("portile ops") {
     CHECK(has(text.out, name));
     CHECK(has(markdown.out, "| `" + name + "` |"));
   }
-  CHECK(has(markdown.out, "| operation | options | tolerance | deterministic | capture-safe | implementations |"));
-  CHECK(has(limits.out, "| `quant.per_token_cast` | hidden_size is a multiple of 64 | kept |"));
-  CHECK(has(limits.out, "| lifted |"));
+  CHECK(has(markdown.out,
+            "| operation | options | tolerance | deterministic | capture-safe | implementations |"));
+  for (const portile::op_info& op : portile::operations())
+    for (const portile::limit_info& l : op.limits)
+      if (!has(l.rule, "|"))
+        CHECK(
+            has(limits.out, "| `" + op.name + "` | " + l.rule + " | " + (l.kept ? "kept" : "lifted") + " |"));
 }
 
 TEST_CASE("portile explain lists every candidate for a device that is not there") {
@@ -206,23 +222,29 @@ TEST_CASE("portile explain lists every candidate for a device that is not there"
   for (const json& c : j.at("candidates")) CHECK(has(text.out, c.at("reason").get<std::string>()));
   CHECK(has(text.out, "chosen: "));
   if (j.contains("note")) CHECK(has(text.out, "note: no cuda backend loaded: "));
-  for (const std::string_view model : portile::device_models()) CHECK(portile_command(std::string(example) + "--device-model " + std::string(model)).code == 0);
+  for (const std::string_view model : portile::device_models())
+    CHECK(portile_command(std::string(example) + "--device-model " + std::string(model)).code == 0);
 }
 
 TEST_CASE("portile explain on this machine") {
   const json j = json::parse(portile_command(std::string(example) + "--device cpu --json").out);
   CHECK(j.at("chosen") == "reference");
-  const outcome strided = portile_command("explain quant.per_token_cast num_tokens=4 hidden_size=128 x.dtype=e4m3 --with x_sf x_block_rows=1 "
-                                          "x_block_cols=32 x.strides=200,1 x.offset=3 out.dtype=e2m1x2 --device cpu");
+  const outcome strided = portile_command(
+      "explain quant.per_token_cast num_tokens=4 hidden_size=128 x.dtype=e4m3 --with x_sf x_block_rows=1 "
+      "x_block_cols=32 x.strides=200,1 x.offset=3 out.dtype=e2m1x2 --device cpu");
   CHECK(strided.code == 0);
   CHECK(has(strided.out, "chosen: reference"));
-  CHECK(portile_command("explain quant.per_token_cast num_tokens=0 hidden_size=128 use_tma_aligned_col_major_sf=true round_sf=1 use_packed_ue8m0=1 --device cpu").code == 0);
-  const outcome bad = portile_command("explain quant.per_token_cast num_tokens=4 hidden_size=128 x.strides=1,4 --device cpu");
+  CHECK(portile_command("explain quant.per_token_cast num_tokens=0 hidden_size=128 "
+                        "use_tma_aligned_col_major_sf=true round_sf=1 use_packed_ue8m0=1 --device cpu")
+            .code == 0);
+  const outcome bad =
+      portile_command("explain quant.per_token_cast num_tokens=4 hidden_size=128 x.strides=1,4 --device cpu");
   CHECK(bad.code == 1);
   CHECK(has(bad.out, "error: quant.per_token_cast: x.strides[1] = 4: the last stride must be 1"));
   CHECK(has(bad.out, "reference"));
   CHECK(has(bad.out, "chosen: none"));
-  const json bad_json = json::parse(portile_command("explain quant.per_token_cast num_tokens=4 hidden_size=100 --device cpu --json").out);
+  const json bad_json = json::parse(
+      portile_command("explain quant.per_token_cast num_tokens=4 hidden_size=100 --device cpu --json").out);
   CHECK(has(bad_json.at("error"), "multiple of 64"));
   CHECK_FALSE(bad_json.at("candidates").empty());
 }
@@ -231,7 +253,9 @@ TEST_CASE("portile verify passes on good cases") {
   const outcome o = portile_command("verify --cases " PORTILE_GOLDEN_SOURCE " --op 'quant.per_token_cast'");
   CHECK(o.code == 0);
   CHECK(has(last_line(o.out), " passed, 0 failed, "));
-  const json j = json::parse(portile_command("verify --cases " PORTILE_GOLDEN_SOURCE " --op quant.per_token_cast --impl reference --json").out);
+  const json j = json::parse(portile_command("verify --cases " PORTILE_GOLDEN_SOURCE
+                                             " --op quant.per_token_cast --impl reference --json")
+                                 .out);
   CHECK(j.at("passed").get<int>() > 20);
   CHECK(j.at("failed") == 0);
   CHECK(j.at("skipped") == 0);
@@ -264,7 +288,8 @@ TEST_CASE("portile verify shows what differs") {
   const outcome text = g.verify();
   CHECK(text.code == 1);
   CHECK(last_line(text.out) == "0 passed, 1 failed, 0 skipped");
-  for (const char* key : {"op", "case", "implementation", "array", "expected", "got", "expected_bits", "got_bits", "command"})
+  for (const char* key :
+       {"op", "case", "implementation", "array", "expected", "got", "expected_bits", "got_bits", "command"})
     CHECK(has(text.out, f.at(key).get<std::string>()));
 
   // The printed command fails in the same way.
@@ -367,7 +392,8 @@ TEST_CASE("portile verify fails on what it does not know") {
 }
 
 TEST_CASE("portile verify fails when a filter matches nothing") {
-  for (const char* filter : {"--op nonsense.*", "--op quant.per_token_cast --case nonsense", "--op quant.per_token_cast --impl nonsense"}) {
+  for (const char* filter : {"--op nonsense.*", "--op quant.per_token_cast --case nonsense",
+                             "--op quant.per_token_cast --impl nonsense"}) {
     const outcome o = portile_command(std::string("verify --cases " PORTILE_GOLDEN_SOURCE " ") + filter);
     INFO(filter << ": " << o.out << o.err);
     CHECK(o.code == 1);

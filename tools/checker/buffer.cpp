@@ -57,8 +57,13 @@ void placement::gather(const unsigned char* base, unsigned char* elements) const
 }
 
 guarded_buffer::guarded_buffer(queue& q, placement where, bool on_host)
-    : queue_(q), where_(std::move(where)), on_host_(on_host), sent_(static_cast<std::size_t>(where_.span_bytes() + 2 * band)), received_(sent_) {
-  base_ = static_cast<unsigned char*>(on_host ? malloc_host(sent_.size(), q) : malloc_device(sent_.size(), q));
+    : queue_(q),
+      where_(std::move(where)),
+      on_host_(on_host),
+      sent_(static_cast<std::size_t>(where_.span_bytes() + 2 * band)),
+      received_(sent_) {
+  base_ =
+      static_cast<unsigned char*>(on_host ? malloc_host(sent_.size(), q) : malloc_device(sent_.size(), q));
 }
 
 guarded_buffer::~guarded_buffer() {
@@ -100,7 +105,8 @@ std::string guarded_buffer::stray_writes(bool read_only) const {
                             : byte >= span ? fmt::format("{} bytes after its end", byte - span)
                             : read_only    ? fmt::format("byte {} of an input", byte)
                                            : fmt::format("byte {}, between its rows", byte);
-  return fmt::format("memory that is not to be written was written: {} (0x{:02x} became 0x{:02x})", place, *at.first, *at.second);
+  return fmt::format("memory that is not to be written was written: {} (0x{:02x} became 0x{:02x})", place,
+                     *at.first, *at.second);
 }
 
 }  // namespace portile::golden

@@ -22,7 +22,8 @@ struct placement {
   void gather(const unsigned char* base, unsigned char* elements) const;
 };
 
-/// Memory for one array, on the queue's device or on the host, between guard bands. The host holds an image of it.
+/// Memory for one array, on the queue's device or on the host, between guard bands. The host holds an image
+/// of it.
 class guarded_buffer {
  public:
   static constexpr std::int64_t band = 512;
@@ -37,7 +38,8 @@ class guarded_buffer {
   void download();
   /// Elements as they came back.
   std::vector<unsigned char> elements() const;
-  /// What was written that must not have been: guards and padding, and with `read_only` the elements too. Empty: nothing.
+  /// What was written that must not have been: guards and padding, and with `read_only` the elements too.
+  /// Empty: nothing.
   std::string stray_writes(bool read_only) const;
 
   void* data() const { return base_ + band; }

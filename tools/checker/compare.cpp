@@ -33,19 +33,32 @@ std::int64_t product(std::span<const std::int64_t> shape) {
 // The number that one element stands for; types that hold several values or none have no single number.
 double number(dtype type, const unsigned char* p) {
   switch (type) {
-    case dtype::f32: return load<float>(p);
-    case dtype::f64: return load<double>(p);
-    case dtype::bf16: return numeric::to_float(numeric::bf16{load<std::uint16_t>(p)});
-    case dtype::f16: return numeric::to_float(numeric::f16{load<std::uint16_t>(p)});
-    case dtype::e4m3: return numeric::to_float(numeric::e4m3{*p});
-    case dtype::e4m3fnuz: return numeric::to_float(numeric::e4m3fnuz{*p});
-    case dtype::e5m2: return numeric::to_float(numeric::e5m2{*p});
-    case dtype::i8: return load<std::int8_t>(p);
-    case dtype::i16: return load<std::int16_t>(p);
-    case dtype::i32: return load<std::int32_t>(p);
-    case dtype::i64: return static_cast<double>(load<std::int64_t>(p));
-    case dtype::u32: return load<std::uint32_t>(p);
-    default: return *p;
+    case dtype::f32:
+      return load<float>(p);
+    case dtype::f64:
+      return load<double>(p);
+    case dtype::bf16:
+      return numeric::to_float(numeric::bf16{load<std::uint16_t>(p)});
+    case dtype::f16:
+      return numeric::to_float(numeric::f16{load<std::uint16_t>(p)});
+    case dtype::e4m3:
+      return numeric::to_float(numeric::e4m3{*p});
+    case dtype::e4m3fnuz:
+      return numeric::to_float(numeric::e4m3fnuz{*p});
+    case dtype::e5m2:
+      return numeric::to_float(numeric::e5m2{*p});
+    case dtype::i8:
+      return load<std::int8_t>(p);
+    case dtype::i16:
+      return load<std::int16_t>(p);
+    case dtype::i32:
+      return load<std::int32_t>(p);
+    case dtype::i64:
+      return static_cast<double>(load<std::int64_t>(p));
+    case dtype::u32:
+      return load<std::uint32_t>(p);
+    default:
+      return *p;
   }
 }
 
@@ -57,8 +70,10 @@ bool is_nan_element(dtype type, const unsigned char* p) {
     case dtype::f16:
     case dtype::e4m3:
     case dtype::e4m3fnuz:
-    case dtype::e5m2: return std::isnan(number(type, p));
-    default: return false;
+    case dtype::e5m2:
+      return std::isnan(number(type, p));
+    default:
+      return false;
   }
 }
 
@@ -83,18 +98,30 @@ class comparator {
  public:
   comparator(const comparison& how, const array_view& expected, const array_view& got, const row_mask* rows,
              const row_mask* exact_rows)
-      : how_(how), expected_(expected), got_(got), rows_(rows), exact_rows_(exact_rows), size_(size_of(expected.type)),
+      : how_(how),
+        expected_(expected),
+        got_(got),
+        rows_(rows),
+        exact_rows_(exact_rows),
+        size_(size_of(expected.type)),
         count_(product(expected.shape)) {}
 
   std::optional<difference> run() const {
     switch (how_.kind) {
-      case compare_kind::bits: return each([&](std::int64_t i) { return bits(i); });
+      case compare_kind::bits:
+        return each([&](std::int64_t i) { return bits(i); });
       case compare_kind::close:
-        return each([&](std::int64_t i) { return counts(exact_rows_, expected_.shape, i) && exact_rows_ ? same(i) : close(i); });
-      case compare_kind::close_rowmax: return each([&](std::int64_t i) { return close_rowmax(i); });
-      case compare_kind::ulp: return each([&](std::int64_t i) { return ulp(i); });
-      case compare_kind::code_rank: return ranks();
-      case compare_kind::calc_diff: return calc_diff();
+        return each([&](std::int64_t i) {
+          return counts(exact_rows_, expected_.shape, i) && exact_rows_ ? same(i) : close(i);
+        });
+      case compare_kind::close_rowmax:
+        return each([&](std::int64_t i) { return close_rowmax(i); });
+      case compare_kind::ulp:
+        return each([&](std::int64_t i) { return ulp(i); });
+      case compare_kind::code_rank:
+        return ranks();
+      case compare_kind::calc_diff:
+        return calc_diff();
     }
     return {};
   }
@@ -108,7 +135,8 @@ class comparator {
   bool counted(std::int64_t i) const { return counts(rows_, expected_.shape, i); }
 
   bool bits(std::int64_t i) const {
-    return same(i) || (how_.any_nan && is_nan_element(expected_.type, e(i)) && is_nan_element(got_.type, g(i)));
+    return same(i) ||
+           (how_.any_nan && is_nan_element(expected_.type, e(i)) && is_nan_element(got_.type, g(i)));
   }
   bool close(std::int64_t i) const {
     return std::abs(got(i) - expected(i)) <= how_.atol + how_.rtol * std::abs(expected(i));
@@ -121,11 +149,13 @@ class comparator {
     return m;
   }
   bool close_rowmax(std::int64_t i) const {
-    return std::abs(got(i) - expected(i)) <= how_.rtol * std::abs(expected(i)) + how_.atol_times_rowmax * row_max(i);
+    return std::abs(got(i) - expected(i)) <=
+           how_.rtol * std::abs(expected(i)) + how_.atol_times_rowmax * row_max(i);
   }
   bool ulp(std::int64_t i) const {
     if (is_nan_element(expected_.type, e(i)) || is_nan_element(got_.type, g(i))) return same(i);
-    const auto apart = static_cast<double>(std::abs(rank_of(expected_.type, e(i)) - rank_of(got_.type, g(i))));
+    const auto apart =
+        static_cast<double>(std::abs(rank_of(expected_.type, e(i)) - rank_of(got_.type, g(i))));
     return apart <= how_.max || (how_.or_atol_times_rowmax &&
                                  std::abs(got(i) - expected(i)) <= *how_.or_atol_times_rowmax * row_max(i));
   }
@@ -140,16 +170,21 @@ class comparator {
       if (bad++ == 0) first = i;
     }
     if (bad == 0) return {};
-    return difference_at(expected_, got_, first, fmt::format("{} of {} elements differ{}", bad, total, bound()));
+    return difference_at(expected_, got_, first,
+                         fmt::format("{} of {} elements differ{}", bad, total, bound()));
   }
 
   std::string bound() const {
     switch (how_.kind) {
-      case compare_kind::close: return fmt::format(" by more than {} + {}*|golden|", how_.atol, how_.rtol);
+      case compare_kind::close:
+        return fmt::format(" by more than {} + {}*|golden|", how_.atol, how_.rtol);
       case compare_kind::close_rowmax:
-        return fmt::format(" by more than {}*|golden| + {}*max|golden| of the row", how_.rtol, how_.atol_times_rowmax);
-      case compare_kind::ulp: return fmt::format(" by more than {} representable values", how_.max);
-      default: return {};
+        return fmt::format(" by more than {}*|golden| + {}*max|golden| of the row", how_.rtol,
+                           how_.atol_times_rowmax);
+      case compare_kind::ulp:
+        return fmt::format(" by more than {} representable values", how_.max);
+      default:
+        return {};
     }
   }
 
@@ -172,8 +207,9 @@ class comparator {
     if (first_far >= 0)
       return difference_at(expected_, got_, first_far, fmt::format("ranks differ by more than {}", how_.max));
     if (static_cast<double>(differing) > how_.max_fraction * static_cast<double>(total))
-      return difference_at(expected_, got_, first, fmt::format("{} of {} codes differ, more than the fraction {}", differing,
-                                                            total, how_.max_fraction));
+      return difference_at(expected_, got_, first,
+                           fmt::format("{} of {} codes differ, more than the fraction {}", differing, total,
+                                       how_.max_fraction));
     return {};
   }
 
@@ -189,7 +225,9 @@ class comparator {
     }
     const double diff = size == 0 ? 0 : apart / size;
     if (diff < how_.below) return {};
-    return difference_at(expected_, got_, at, fmt::format("calc_diff is {}, must be below {}; the worst element is shown", diff, how_.below));
+    return difference_at(
+        expected_, got_, at,
+        fmt::format("calc_diff is {}, must be below {}; the worst element is shown", diff, how_.below));
   }
 
   const comparison& how_;
@@ -202,7 +240,8 @@ class comparator {
 
 bool counts(const row_mask* mask, std::span<const std::int64_t> shape, std::int64_t element) {
   if (!mask) return true;
-  return mask->bytes[static_cast<std::size_t>(element / std::max<std::int64_t>(1, product(shape.subspan(mask->shape.size()))))] != 0;
+  return mask->bytes[static_cast<std::size_t>(
+             element / std::max<std::int64_t>(1, product(shape.subspan(mask->shape.size()))))] != 0;
 }
 
 std::vector<std::int64_t> coordinates(std::span<const std::int64_t> shape, std::int64_t element) {
@@ -216,19 +255,29 @@ std::vector<std::int64_t> coordinates(std::span<const std::int64_t> shape, std::
 
 std::string value_text(dtype type, const unsigned char* p) {
   switch (type) {
-    case dtype::f32: return fmt::format("{}", load<float>(p));
-    case dtype::f64: return fmt::format("{}", load<double>(p));
+    case dtype::f32:
+      return fmt::format("{}", load<float>(p));
+    case dtype::f64:
+      return fmt::format("{}", load<double>(p));
     case dtype::bf16:
     case dtype::f16:
     case dtype::e4m3:
     case dtype::e4m3fnuz:
-    case dtype::e5m2: return fmt::format("{}", static_cast<float>(number(type, p)));
-    case dtype::e2m1x2: return fmt::format("({}, {})", numeric::e2m1_to_float(*p & 0xFu), numeric::e2m1_to_float(static_cast<std::uint8_t>(*p >> 4)));
-    case dtype::ue8m0x4: return fmt::format("exponents ({}, {}, {}, {})", p[0], p[1], p[2], p[3]);
-    case dtype::e5m6x8: return fmt::format("byte {}", *p);
-    case dtype::boolean: return *p == 0 ? "false" : *p == 1 ? "true" : fmt::format("bool with value {}", *p);
-    case dtype::i64: return fmt::format("{}", load<std::int64_t>(p));
-    default: return fmt::format("{:.0f}", number(type, p));
+    case dtype::e5m2:
+      return fmt::format("{}", static_cast<float>(number(type, p)));
+    case dtype::e2m1x2:
+      return fmt::format("({}, {})", numeric::e2m1_to_float(*p & 0xFu),
+                         numeric::e2m1_to_float(static_cast<std::uint8_t>(*p >> 4)));
+    case dtype::ue8m0x4:
+      return fmt::format("exponents ({}, {}, {}, {})", p[0], p[1], p[2], p[3]);
+    case dtype::e5m6x8:
+      return fmt::format("byte {}", *p);
+    case dtype::boolean:
+      return *p == 0 ? "false" : *p == 1 ? "true" : fmt::format("bool with value {}", *p);
+    case dtype::i64:
+      return fmt::format("{}", load<std::int64_t>(p));
+    default:
+      return fmt::format("{:.0f}", number(type, p));
   }
 }
 
@@ -238,7 +287,8 @@ std::string bits_text(dtype type, const unsigned char* p) {
   return s;
 }
 
-difference difference_at(const array_view& expected, const array_view& got, std::int64_t element, std::string text) {
+difference difference_at(const array_view& expected, const array_view& got, std::int64_t element,
+                         std::string text) {
   const std::int64_t at = element * size_of(expected.type);
   const unsigned char *e = expected.bytes.data() + at, *g = got.bytes.data() + at;
   return {coordinates(expected.shape, element), value_text(expected.type, e), value_text(got.type, g),
@@ -248,13 +298,16 @@ difference difference_at(const array_view& expected, const array_view& got, std:
 std::optional<difference> compare(const comparison& how, const array_view& expected, const array_view& got,
                                   const row_mask* rows, const row_mask* exact_rows) {
   const auto fits = [&](const row_mask* m) {
-    return !m || (m->shape.size() <= expected.shape.size() && std::equal(m->shape.begin(), m->shape.end(), expected.shape.begin()) &&
+    return !m || (m->shape.size() <= expected.shape.size() &&
+                  std::equal(m->shape.begin(), m->shape.end(), expected.shape.begin()) &&
                   static_cast<std::int64_t>(m->bytes.size()) == product(m->shape));
   };
-  if (expected.type != got.type || !std::equal(expected.shape.begin(), expected.shape.end(), got.shape.begin(), got.shape.end()) ||
+  if (expected.type != got.type ||
+      !std::equal(expected.shape.begin(), expected.shape.end(), got.shape.begin(), got.shape.end()) ||
       expected.bytes.size() != got.bytes.size())
     throw error(status_code::internal, "compare: the arrays differ in type or shape");
-  if (!fits(rows) || !fits(exact_rows)) throw error(status_code::invalid_argument, "the mask does not fit the array");
+  if (!fits(rows) || !fits(exact_rows))
+    throw error(status_code::invalid_argument, "the mask does not fit the array");
   return comparator(how, expected, got, rows, exact_rows).run();
 }
 

@@ -21,7 +21,8 @@ using nlohmann::json;
 void known_keys(const std::string& where, const json& object, std::initializer_list<const char*> known) {
   if (!object.is_object()) bad(where + " is no object");
   for (const auto& item : object.items())
-    if (std::find(known.begin(), known.end(), item.key()) == known.end()) bad(where + " has an unknown key '" + item.key() + "'");
+    if (std::find(known.begin(), known.end(), item.key()) == known.end())
+      bad(where + " has an unknown key '" + item.key() + "'");
 }
 
 const json& need(const std::string& where, const json& object, const char* key) {
@@ -39,9 +40,12 @@ std::string param_text(const json& v) {
 }
 
 comparison read_compare(const std::string& where, const json& c) {
-  static const std::map<std::string, compare_kind> kinds = {
-      {"bits", compare_kind::bits},           {"close", compare_kind::close},         {"close_rowmax", compare_kind::close_rowmax},
-      {"ulp", compare_kind::ulp},             {"code_rank", compare_kind::code_rank}, {"calc_diff", compare_kind::calc_diff}};
+  static const std::map<std::string, compare_kind> kinds = {{"bits", compare_kind::bits},
+                                                            {"close", compare_kind::close},
+                                                            {"close_rowmax", compare_kind::close_rowmax},
+                                                            {"ulp", compare_kind::ulp},
+                                                            {"code_rank", compare_kind::code_rank},
+                                                            {"calc_diff", compare_kind::calc_diff}};
   comparison r;
   const auto kind = kinds.find(need(where, c, "kind").get<std::string>());
   if (kind == kinds.end()) bad(where + ": kind '" + c["kind"].get<std::string>() + "' is unknown");
@@ -81,17 +85,24 @@ comparison read_compare(const std::string& where, const json& c) {
 
 bool applies(compare_kind kind, dtype t) {
   switch (kind) {
-    case compare_kind::bits: return true;
-    case compare_kind::ulp: return t == dtype::bf16 || t == dtype::f32;
-    case compare_kind::code_rank: return t == dtype::e4m3 || t == dtype::e2m1x2;
-    default: return t == dtype::bf16 || t == dtype::f32 || t == dtype::f64;
+    case compare_kind::bits:
+      return true;
+    case compare_kind::ulp:
+      return t == dtype::bf16 || t == dtype::f32;
+    case compare_kind::code_rank:
+      return t == dtype::e4m3 || t == dtype::e2m1x2;
+    default:
+      return t == dtype::bf16 || t == dtype::f32 || t == dtype::f64;
   }
 }
 
 array_spec read_array(const json& a, const std::filesystem::path& family) {
-  static const std::map<std::string, array_role> roles = {
-      {"in", array_role::in},     {"out", array_role::out},   {"inout_before", array_role::inout_before}, {"inout_after", array_role::inout_after},
-      {"mask", array_role::mask}, {"info", array_role::info}};
+  static const std::map<std::string, array_role> roles = {{"in", array_role::in},
+                                                          {"out", array_role::out},
+                                                          {"inout_before", array_role::inout_before},
+                                                          {"inout_after", array_role::inout_after},
+                                                          {"mask", array_role::mask},
+                                                          {"info", array_role::info}};
   array_spec r;
   r.name = need("an array", a, "name").get<std::string>();
   const std::string where = "array '" + r.name + "'";
@@ -113,7 +124,8 @@ array_spec read_array(const json& a, const std::filesystem::path& family) {
       if (s < 0) bad(where + ": a negative stride");
   } else {
     r.strides.assign(r.shape.size(), 1);
-    for (std::size_t d = r.shape.size(); d-- > 1;) r.strides[d - 1] = r.strides[d] * std::max<std::int64_t>(1, r.shape[d]);
+    for (std::size_t d = r.shape.size(); d-- > 1;)
+      r.strides[d - 1] = r.strides[d] * std::max<std::int64_t>(1, r.shape[d]);
   }
   if (a.contains("compare")) r.compare = read_compare(where + ": compare", a["compare"]);
   const bool result = r.role == array_role::out || r.role == array_role::inout_after;
@@ -135,7 +147,8 @@ void read_case(const json& c, const std::filesystem::path& family, case_spec& r)
   std::set<std::pair<std::string, array_role>> seen;
   for (const json& a : need("the case", c, "arrays")) {
     r.arrays.push_back(read_array(a, family));
-    if (!seen.insert({r.arrays.back().name, r.arrays.back().role}).second) bad("array '" + r.arrays.back().name + "' is there twice");
+    if (!seen.insert({r.arrays.back().name, r.arrays.back().role}).second)
+      bad("array '" + r.arrays.back().name + "' is there twice");
   }
 }
 
@@ -155,7 +168,8 @@ std::vector<std::filesystem::path> find_manifests(const std::filesystem::path& f
     for (const auto& f : fs::directory_iterator(family.path()))
       if (f.is_regular_file() && f.path().extension() == ".json") files.push_back(f.path());
   }
-  std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) { return op_of(a) < op_of(b); });
+  std::sort(files.begin(), files.end(),
+            [](const fs::path& a, const fs::path& b) { return op_of(a) < op_of(b); });
   return files;
 }
 

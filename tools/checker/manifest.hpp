@@ -41,10 +41,12 @@ struct manifest {
   std::string broken;  ///< why the file cannot be used; empty otherwise
 };
 
-/// Reads a manifest. What is wrong with the file or with one case is kept in `broken`: the others can still run.
+/// Reads a manifest. What is wrong with the file or with one case is kept in `broken`: the others can still
+/// run.
 manifest read_manifest(const std::filesystem::path& file);
 
-/// Files <family>/<op>.json below the folder, sorted by op; throws invalid_argument when there is no such folder.
+/// Files <family>/<op>.json below the folder, sorted by op; throws invalid_argument when there is no such
+/// folder.
 std::vector<std::filesystem::path> find_manifests(const std::filesystem::path& folder);
 
 /// "family.op" of such a file.

@@ -11,7 +11,8 @@
 namespace portile::golden {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "golden files are little-endian and are used in place");
+static_assert(std::endian::native == std::endian::little,
+              "golden files are little-endian and are used in place");
 
 [[noreturn]] void bad(const std::filesystem::path& file, const std::string& what) {
   throw error(status_code::invalid_argument, file.string() + ": " + what);
@@ -34,24 +35,34 @@ std::int64_t item_size(std::string_view storage) {
 
 std::string npy_storage(dtype type) {
   switch (type) {
-    case dtype::f32: return "<f4";
-    case dtype::f64: return "<f8";
+    case dtype::f32:
+      return "<f4";
+    case dtype::f64:
+      return "<f8";
     case dtype::bf16:
-    case dtype::f16: return "<u2";
+    case dtype::f16:
+      return "<u2";
     case dtype::e4m3:
     case dtype::e4m3fnuz:
     case dtype::e5m2:
     case dtype::e2m1x2:
     case dtype::e5m6x8:
     case dtype::u8:
-    case dtype::boolean: return "|u1";
+    case dtype::boolean:
+      return "|u1";
     case dtype::ue8m0x4:
-    case dtype::i32: return "<i4";
-    case dtype::i8: return "|i1";
-    case dtype::i16: return "<i2";
-    case dtype::i64: return "<i8";
-    case dtype::u32: return "<u4";
-    case dtype::none: break;
+    case dtype::i32:
+      return "<i4";
+    case dtype::i8:
+      return "|i1";
+    case dtype::i16:
+      return "<i2";
+    case dtype::i64:
+      return "<i8";
+    case dtype::u32:
+      return "<u4";
+    case dtype::none:
+      break;
   }
   return {};
 }
@@ -63,7 +74,8 @@ npy_array read_npy(const std::filesystem::path& file) {
   constexpr unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
   if (all.size() < 12 || std::memcmp(all.data(), magic, sizeof magic) != 0) bad(file, "no .npy file");
   const int version = all[6];
-  if (version < 1 || version > 3) bad(file, "version " + std::to_string(version) + " of the format is not known");
+  if (version < 1 || version > 3)
+    bad(file, "version " + std::to_string(version) + " of the format is not known");
   const std::size_t start = version == 1 ? 10 : 12;
   std::size_t length = all[8] + std::size_t{all[9]} * 256;
   if (version > 1) length += (std::size_t{all[10]} << 16) + (std::size_t{all[11]} << 24);
@@ -74,7 +86,8 @@ npy_array read_npy(const std::filesystem::path& file) {
   const std::string_view descr = value_of(header, "descr");
   if (descr.size() < 5 || descr[0] != '\'') bad(file, "no simple element type");
   a.storage = descr.substr(1, descr.find('\'', 1) - 1);
-  if (item_size(a.storage) == 0 || a.storage[0] == '>') bad(file, "element type " + a.storage + " is not known");
+  if (item_size(a.storage) == 0 || a.storage[0] == '>')
+    bad(file, "element type " + a.storage + " is not known");
   if (!value_of(header, "fortran_order").starts_with("False")) bad(file, "is not C-ordered");
   std::string_view shape = value_of(header, "shape");
   if (shape.empty() || shape[0] != '(') bad(file, "no shape");
@@ -95,7 +108,8 @@ npy_array read_npy(const std::filesystem::path& file) {
   a.bytes.assign(all.begin() + static_cast<std::ptrdiff_t>(start + length), all.end());
   const std::int64_t want = count * item_size(a.storage);
   if (static_cast<std::int64_t>(a.bytes.size()) != want)
-    bad(file, "holds " + std::to_string(a.bytes.size()) + " bytes of elements, its shape asks for " + std::to_string(want));
+    bad(file, "holds " + std::to_string(a.bytes.size()) + " bytes of elements, its shape asks for " +
+                  std::to_string(want));
   return a;
 }
 

@@ -18,8 +18,9 @@
 namespace portile::golden {
 namespace {
 
-// What fills outputs, padding and guards: in the first run NaN in every float format and -1 in every integer, in the
-// second something harmless. An element that nobody writes, or a value read out of bounds, differs between the runs.
+// What fills outputs, padding and guards: in the first run NaN in every float format and -1 in every integer,
+// in the second something harmless. An element that nobody writes, or a value read out of bounds, differs
+// between the runs.
 constexpr unsigned char poisons[] = {0xFF, 0x5A, 0x5A};
 constexpr std::int64_t few_blocks = 3;  ///< the third run, on devices with a grid, may only launch so many
 
@@ -28,7 +29,8 @@ constexpr std::string_view leaves_other_rows[] = {"gemm.grouped_nt", "quant.swig
                                                   "quant.swiglu_forward_and_per_token_cast"};
 
 struct bad_case : std::runtime_error {
-  bad_case(std::string array_name, const std::string& text) : std::runtime_error(text), array(std::move(array_name)) {}
+  bad_case(std::string array_name, const std::string& text)
+      : std::runtime_error(text), array(std::move(array_name)) {}
   std::string array;
 };
 
@@ -37,9 +39,11 @@ std::string list_text(const std::vector<std::int64_t>& v) { return fmt::format("
 std::vector<unsigned char> load(const array_spec& a) {
   npy_array n = read_npy(a.file);
   if (n.storage != npy_storage(a.type))
-    throw bad_case(a.name, fmt::format("{} holds {}, {} is stored as {}", a.file.string(), n.storage, to_string(a.type), npy_storage(a.type)));
+    throw bad_case(a.name, fmt::format("{} holds {}, {} is stored as {}", a.file.string(), n.storage,
+                                       to_string(a.type), npy_storage(a.type)));
   if (n.shape != a.shape)
-    throw bad_case(a.name, fmt::format("{} has shape {}, the manifest says {}", a.file.string(), list_text(n.shape), list_text(a.shape)));
+    throw bad_case(a.name, fmt::format("{} has shape {}, the manifest says {}", a.file.string(),
+                                       list_text(n.shape), list_text(a.shape)));
   return std::move(n.bytes);
 }
 
@@ -59,7 +63,9 @@ class golden_case {
       const field_info* f = op.find(p.name);
       const bool attribute = f && f->kind == field_kind::attribute;
       if (!attribute && !op.is_dimension(p.name) && !op.is_ignored(p.name))
-        throw bad_case("", fmt::format("param '{}' is neither an attribute nor a dimension of {}, nor ignored", p.name, op.name));
+        throw bad_case(
+            "", fmt::format("param '{}' is neither an attribute nor a dimension of {}, nor ignored", p.name,
+                            op.name));
     }
     for (const array_spec& a : spec.arrays) add(a);
     for (auto& [name, a] : arguments_)
@@ -70,21 +76,25 @@ class golden_case {
   const row_mask* mask(const std::string& name, const std::string& array) const {
     if (name.empty()) return nullptr;
     const auto it = masks_.find(name);
-    if (it == masks_.end()) throw bad_case(array, "its compare names the mask '" + name + "', which is not there");
+    if (it == masks_.end())
+      throw bad_case(array, "its compare names the mask '" + name + "', which is not there");
     return &it->second;
   }
   bool leaves_other_rows() const {
     // Rows without a slot are written (their weight is 0); those without an expert are not.
     const auto given = [&](std::string_view name) {
-      return std::any_of(spec_.arrays.begin(), spec_.arrays.end(), [&](const array_spec& a) { return a.name == name; });
+      return std::any_of(spec_.arrays.begin(), spec_.arrays.end(),
+                         [&](const array_spec& a) { return a.name == name; });
     };
     if (given("pos_to_token_topk") && !given("pos_to_expert")) return false;
-    return std::find(std::begin(golden::leaves_other_rows), std::end(golden::leaves_other_rows), op_.name) != std::end(golden::leaves_other_rows);
+    return std::find(std::begin(golden::leaves_other_rows), std::end(golden::leaves_other_rows), op_.name) !=
+           std::end(golden::leaves_other_rows);
   }
 
   void set_attributes(any_problem& p) const {
     for (const param_spec& s : spec_.params)
-      if (const field_info* f = op_.find(s.name); f && f->kind == field_kind::attribute) p.set(s.name, s.value);
+      if (const field_info* f = op_.find(s.name); f && f->kind == field_kind::attribute)
+        p.set(s.name, s.value);
   }
 
   // Dimensions are no inputs: they only have to agree with the shapes.
@@ -119,7 +129,8 @@ class golden_case {
       std::string missing;
       const auto e = declared_extents(f, t.dtype, env, missing);
       if (e && static_cast<int>(e->size()) == t.rank && !std::equal(e->begin(), e->end(), t.extents.begin()))
-        throw bad_case("", fmt::format("{} = {}: then {} would have the extents {}", s.name, s.value, f.name, list_text(*e)));
+        throw bad_case("", fmt::format("{} = {}: then {} would have the extents {}", s.name, s.value, f.name,
+                                       list_text(*e)));
     }
   }
 
@@ -140,7 +151,8 @@ class golden_case {
     if (!f) throw bad_case(a.name, fmt::format("{} has no tensor of this name", op_.name));
     const bool is_result = a.role == array_role::out || a.role == array_role::inout_after;
     if ((a.role == array_role::in) != (f->role == field_role::in))
-      throw bad_case(a.name, f->role == field_role::in ? "is an input of the operation" : "is a result of the operation");
+      throw bad_case(a.name, f->role == field_role::in ? "is an input of the operation"
+                                                       : "is a result of the operation");
     if (is_result) return result(*f, a);
     argument& arg = argument_for(*f, a);
     arg.before = load(a);
@@ -148,7 +160,8 @@ class golden_case {
 
   argument& argument_for(const field_info& f, const array_spec& a) {
     argument& arg = arguments_[a.name];
-    if (arg.spec && (arg.spec->type != a.type || arg.spec->shape != a.shape || arg.spec->strides != a.strides))
+    if (arg.spec &&
+        (arg.spec->type != a.type || arg.spec->shape != a.shape || arg.spec->strides != a.strides))
       throw bad_case(a.name, "differs in type, shape or strides before and after");
     arg.field = &f;
     arg.spec = &a;
@@ -169,9 +182,10 @@ class golden_case {
 // True when a tensor_list field takes the array's first dimension as the list.
 bool unstacks(const field_info& f, const std::vector<std::int64_t>& shape) {
   const auto rank_allowed = [&](std::size_t rank) {
-    return std::any_of(f.shape.alternatives.begin(), f.shape.alternatives.end(), [&](const shape_spec::alternative& a) {
-      return a.open ? rank >= a.extents.size() : rank == a.extents.size();
-    });
+    return std::any_of(f.shape.alternatives.begin(), f.shape.alternatives.end(),
+                       [&](const shape_spec::alternative& a) {
+                         return a.open ? rank >= a.extents.size() : rank == a.extents.size();
+                       });
   };
   return !rank_allowed(shape.size()) && !shape.empty() && rank_allowed(shape.size() - 1);
 }
@@ -183,7 +197,8 @@ class bound_case {
     golden.set_attributes(problem_);
     for (const auto& [name, a] : golden.arguments()) {
       const device where = a.field->on_host ? device{} : q.get_device();
-      auto buffer = std::make_unique<guarded_buffer>(q, placement{a.spec->type, a.spec->shape, a.spec->strides}, a.field->on_host);
+      auto buffer = std::make_unique<guarded_buffer>(
+          q, placement{a.spec->type, a.spec->shape, a.spec->strides}, a.field->on_host);
       const std::span<const std::int64_t> shape(a.spec->shape), strides(a.spec->strides);
       if (a.field->kind == field_kind::tensor_list)
         bind_list(*a.field, name, a, buffer->data(), where);
@@ -199,7 +214,8 @@ class bound_case {
  private:
   static tensor view(const std::string& name, void* data, dtype type, std::span<const std::int64_t> shape,
                      std::span<const std::int64_t> strides, device where) {
-    if (shape.size() > static_cast<std::size_t>(max_rank)) throw bad_case(name, fmt::format("has rank {}, a tensor has at most {}", shape.size(), max_rank));
+    if (shape.size() > static_cast<std::size_t>(max_rank))
+      throw bad_case(name, fmt::format("has rank {}, a tensor has at most {}", shape.size(), max_rank));
     return make_tensor(data, type, shape, strides, where);
   }
   void bind_list(const field_info& f, const std::string& name, const argument& a, void* data, device where) {
@@ -207,7 +223,8 @@ class bound_case {
     std::vector<tensor>& list = *lists_.emplace_back(std::make_unique<std::vector<tensor>>());
     if (unstacks(f, a.spec->shape)) {
       for (std::int64_t i = 0; i < shape[0]; ++i)
-        list.push_back(view(name, static_cast<char*>(data) + i * strides[0] * size_of(a.spec->type), a.spec->type, shape.subspan(1), strides.subspan(1), where));
+        list.push_back(view(name, static_cast<char*>(data) + i * strides[0] * size_of(a.spec->type),
+                            a.spec->type, shape.subspan(1), strides.subspan(1), where));
     } else {
       list.push_back(view(name, data, a.spec->type, shape, strides, where));
     }
@@ -232,7 +249,17 @@ class runner {
       if (!m.broken.empty()) {
         ++result_.cases;
         ++result_.failed;
-        report({m.op, "", "", "", {}, "", "", "", "", m.file.string() + ": " + m.broken, command(m.op, "", "", {})});
+        report({m.op,
+                "",
+                "",
+                "",
+                {},
+                "",
+                "",
+                "",
+                "",
+                m.file.string() + ": " + m.broken,
+                command(m.op, "", "", {})});
         any_implementation = true;
         continue;
       }
@@ -247,7 +274,8 @@ class runner {
   }
 
  private:
-  std::string command(const std::string& op, const std::string& c, const std::string& implementation, std::optional<device> where) const {
+  std::string command(const std::string& op, const std::string& c, const std::string& implementation,
+                      std::optional<device> where) const {
     std::string s = fmt::format("portile verify --cases {} --op '{}'", options_.cases.string(), op);
     if (!c.empty()) s += fmt::format(" --case '{}'", c);
     if (!implementation.empty()) s += " --impl " + implementation;
@@ -263,9 +291,20 @@ class runner {
     result_.skips.push_back(std::move(s));
     if (options_.on_skip) options_.on_skip(result_.skips.back());
   }
-  void fail_case(const std::string& op, const std::string& c, const std::string& array, const std::string& text) {
+  void fail_case(const std::string& op, const std::string& c, const std::string& array,
+                 const std::string& text) {
     ++result_.failed;
-    report({op, c, options_.implementation, array, {}, "", "", "", "", text, command(op, c, options_.implementation, options_.where)});
+    report({op,
+            c,
+            options_.implementation,
+            array,
+            {},
+            "",
+            "",
+            "",
+            "",
+            text,
+            command(op, c, options_.implementation, options_.where)});
   }
 
   void run_case(const manifest& m, const op_info* op, const case_spec& c, bool& any_implementation) {
@@ -288,7 +327,8 @@ class runner {
     }
   }
 
-  void run_implementations(const op_info& op, const case_spec& c, const golden_case& golden, bool& any_implementation) {
+  void run_implementations(const op_info& op, const case_spec& c, const golden_case& golden,
+                           bool& any_implementation) {
     std::int64_t ran = 0;
     for (const implementation_ref& i : implementations(op.name)) {
       const std::string name = i.entry->name;
@@ -298,15 +338,18 @@ class runner {
       const std::optional<device> where = device_for(i.entry->device_kind, reason);
       if (!where) {
         // Without a name and with a device named, the other kinds' implementations were not asked for.
-        if (!options_.implementation.empty() || !options_.where) report_skip({op.name, c.name, name, reason}), ++ran;
+        if (!options_.implementation.empty() || !options_.where)
+          report_skip({op.name, c.name, name, reason}), ++ran;
         continue;
       }
       ++ran;
       run_on(op, c, golden, i, *where);
     }
     if (ran == 0) {
-      const std::string what = options_.implementation.empty() ? "no implementation" : "no implementation of that name";
-      report_skip({op.name, c.name, options_.implementation, what + (options_.where ? " on " + options_.where->text() : "")});
+      const std::string what =
+          options_.implementation.empty() ? "no implementation" : "no implementation of that name";
+      report_skip({op.name, c.name, options_.implementation,
+                   what + (options_.where ? " on " + options_.where->text() : "")});
     }
   }
 
@@ -322,7 +365,8 @@ class runner {
       if (d.kind() == kind) return d;
     reason = fmt::format("no {} device on this node", to_string(kind));
     for (const backend_info& b : backends())
-      if (b.table && b.table->device_kind == static_cast<std::int32_t>(kind) && !b.reason.empty()) reason += ": " + b.reason;
+      if (b.table && b.table->device_kind == static_cast<std::int32_t>(kind) && !b.reason.empty())
+        reason += ": " + b.reason;
     return {};
   }
 
@@ -337,11 +381,15 @@ class runner {
     return q;
   }
 
-  void run_on(const op_info& op, const case_spec& c, const golden_case& golden, const implementation_ref& i, device where) {
+  void run_on(const op_info& op, const case_spec& c, const golden_case& golden, const implementation_ref& i,
+              device where) {
     const std::string name = i.entry->name;
     const auto fail = [&](const std::string& array, const std::string& text, const difference* d = nullptr) {
-      failure f{op.name, c.name, name, array, {}, "", "", "", "", text, command(op.name, c.name, name, where)};
-      if (d) f.index = d->index, f.expected = d->expected, f.got = d->got, f.expected_bits = d->expected_bits, f.got_bits = d->got_bits;
+      failure f{
+          op.name, c.name, name, array, {}, "", "", "", "", text, command(op.name, c.name, name, where)};
+      if (d)
+        f.index = d->index, f.expected = d->expected, f.got = d->got, f.expected_bits = d->expected_bits,
+        f.got_bits = d->got_bits;
       report(std::move(f));
     };
     const std::size_t before = result_.failures.size();
@@ -386,7 +434,8 @@ class runner {
       buffer->reset(poisons[r], a.before ? &*a.before : nullptr);
     }
     plan p(q, bound.problem(), run_options{.implementation = name});
-    if (p.implementation() != name) throw error(status_code::internal, fmt::format("{} was chosen instead", p.implementation()));
+    if (p.implementation() != name)
+      throw error(status_code::internal, fmt::format("{} was chosen instead", p.implementation()));
     if (r < 2)
       p.run(bound.problem());
     else
@@ -397,17 +446,20 @@ class runner {
   }
 
   template <class F>
-  void check_result(const golden_case& golden, const std::string& array, const argument& a, const std::vector<unsigned char>& got,
-                    const F& fail) {
-    const array_view expected{a.spec->type, a.spec->shape, *a.expected}, view{a.spec->type, a.spec->shape, got};
-    const auto d = compare(*a.how, expected, view, golden.mask(a.how->rows, array), golden.mask(a.how->exact_rows, array));
+  void check_result(const golden_case& golden, const std::string& array, const argument& a,
+                    const std::vector<unsigned char>& got, const F& fail) {
+    const array_view expected{a.spec->type, a.spec->shape, *a.expected},
+        view{a.spec->type, a.spec->shape, got};
+    const auto d = compare(*a.how, expected, view, golden.mask(a.how->rows, array),
+                           golden.mask(a.how->exact_rows, array));
     if (d) fail(array, d->text, &*d);
   }
 
   // Same bits in both runs. Entries outside the mask: the same bits, or never written.
   template <class F>
-  void check_repeat(const golden_case& golden, const std::string& array, const argument& a, const std::vector<unsigned char>& first,
-                    const std::vector<unsigned char>& other, unsigned char poison, const F& fail) {
+  void check_repeat(const golden_case& golden, const std::string& array, const argument& a,
+                    const std::vector<unsigned char>& first, const std::vector<unsigned char>& other,
+                    unsigned char poison, const F& fail) {
     const array_view one{a.spec->type, a.spec->shape, first}, two{a.spec->type, a.spec->shape, other};
     const row_mask* rows = golden.mask(a.how->rows, array);
     const std::size_t size = static_cast<std::size_t>(size_of(a.spec->type));

@@ -37,15 +37,16 @@ struct verify_options {
 /// Counts of (case, implementation).
 struct verify_result {
   std::int64_t passed = 0, failed = 0, skipped = 0;
-  std::int64_t cases = 0;     ///< that the filters matched
+  std::int64_t cases = 0;            ///< that the filters matched
   bool implementation_known = true;  ///< false: the named implementation exists for no matched operation
   std::vector<failure> failures;
   std::vector<skip> skips;
 };
 
-/// Runs golden cases: the implementation is forced, every buffer lies between guard bands, outputs are poisoned, each case
-/// runs twice from the same inputs (with another poison, so that an element nobody writes shows), on a GPU once more with
-/// a small grid, and must give the same bits. Throws invalid_argument when there is no such folder.
+/// Runs golden cases: the implementation is forced, every buffer lies between guard bands, outputs are
+/// poisoned, each case runs twice from the same inputs (with another poison, so that an element nobody writes
+/// shows), on a GPU once more with a small grid, and must give the same bits. Throws invalid_argument when
+/// there is no such folder.
 verify_result verify(const verify_options& options);
 
 }  // namespace portile::golden

@@ -14,8 +14,8 @@ struct tiled_product {
   static constexpr int threads = 256, tile = 128, depth = 16, own = 8;
   static constexpr int pitch = tile + 4;  ///< of a tile's row in shared memory: 16-byte rows, no bank conflicts
   static constexpr bool quantised = std::is_same_v<A, numeric::e4m3>;
-  [[maybe_unused]] static constexpr bool e2m1 = std::is_same_v<B, numeric::e2m1x2>;
-  [[maybe_unused]] static constexpr int scale_block = e2m1 ? gemm::scale_block_e2m1 : gemm::scale_block;
+  static constexpr bool e2m1() { return std::is_same_v<B, numeric::e2m1x2>; }
+  static constexpr int scale_block() { return e2m1() ? gemm::scale_block_e2m1 : gemm::scale_block; }
   static constexpr std::size_t shared_bytes = 2 * depth * pitch * sizeof(float);
 
   struct params {
@@ -113,7 +113,7 @@ struct tiled_product {
         }
         if constexpr (quantised) {
           const std::int64_t done = k0 + depth;
-          if (done % scale_block == 0 || done >= p.k) {
+          if (done % scale_block() == 0 || done >= p.k) {
             promote(p, row0, col0, row_place, col_place, k0, part, sum);
           }
         }
@@ -130,7 +130,7 @@ struct tiled_product {
     PORTILE_UNROLL
     for (int j = 0; j < own; ++j) {
       const std::int64_t n = col0 + own_index(col_place, j);
-      b_sf[j] = n < p.n ? p.b_sf(e2m1 ? n : n / gemm::scale_block, k / scale_block) : 0.0f;
+      b_sf[j] = n < p.n ? p.b_sf(e2m1() ? n : n / gemm::scale_block, k / scale_block()) : 0.0f;
     }
     PORTILE_UNROLL
     for (int i = 0; i < own; ++i) {

@@ -17,7 +17,7 @@ struct cast_params {
   quant::scale_flags flags;
   float clamp;
 
-  [[maybe_unused]] static constexpr float max_q = quant::max_code(dtype_of<Code>);
+  static constexpr float max_q() { return quant::max_code(dtype_of<Code>); }
 };
 
 /// Groups of 16 to 128 channels in aligned rows. A thread holds 16 consecutive values, 1 to 8 lanes a group.
@@ -51,7 +51,7 @@ struct aligned_cast {
         amax = other > amax ? other : amax;
       }
       if (!live) continue;
-      const numeric::scale s = make_scale(amax, p.clamp, p.max_q, p.flags);
+      const numeric::scale s = make_scale(amax, p.clamp, p.max_q(), p.flags);
       const float factor = x_sf * s.sf_inv;
       PORTILE_UNROLL
       for (int i = 0; i < values; ++i) v[i] *= factor;
@@ -91,7 +91,7 @@ struct general_cast {
         const float other = block.shuffle_xor(amax, m);
         amax = other > amax ? other : amax;
       }
-      const numeric::scale s = make_scale(amax, p.clamp, p.max_q, p.flags);
+      const numeric::scale s = make_scale(amax, p.clamp, p.max_q(), p.flags);
       if (block.lane() == 0) p.out_sf(t, column, s);
 
       for (std::int64_t j = first + unit * block.lane(); j < end; j += unit * Block::wave_size) {
