@@ -93,7 +93,4 @@ set(PORTILE_COMPOSITE_OPS
   chain.engram_gate_fn
   chain.mhc_block
   chain.mhc_head
-  chain.engram_gate_fn
-  chain.mhc_block
-  chain.mhc_head
 )
