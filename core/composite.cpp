@@ -64,7 +64,8 @@ void composition::run(queue& q, const void* problem, const outline& o, void* mem
   c.queue_ = &q;
   c.options_.max_blocks = options.max_blocks;
   // Steps share one workspace: the queue runs them in order.
-  c.options_.workspace = o.step_bytes > 0 ? c.memory_ + o.temporary_bytes : nullptr;
+  // Always given, so that no step takes the queue's arena, which may hold the temporaries.
+  c.options_.workspace = c.memory_ + o.temporary_bytes;
   c.options_.workspace_bytes = o.step_bytes;
   compose(problem, c);
 }
@@ -86,7 +87,7 @@ std::int32_t composite_supports(const portile_implementation& entry, const porti
 
 std::int32_t composite_workspace(const portile_implementation& entry, const portile_device_info& where,
                                  const void* problem, std::uint64_t* bytes) {
-  char text[256];
+  char text[64];
   return plugin::guarded(text, sizeof text, [&] {
     *bytes = composition_of(&entry)->outline_on(where, problem, false).workspace_bytes();
   });

@@ -244,7 +244,8 @@ explanation explain(const portile_device_info& device, std::string_view device_t
   }
   if (host_fallback && e.chosen.empty() && e.error.empty())
     for (const implementation_ref& i : implementations(op.name))
-      if (std::string reason; (force.empty() || force == i.entry->name) && accepts(cpu_info(), i, problem, reason)) {
+      if (std::string reason; i.entry->device_kind != any_device_kind && (force.empty() || force == i.entry->name) &&
+                              accepts(cpu_info(), i, problem, reason)) {
         e.chosen = i.entry->name;
         for (candidate& c : e.candidates)
           if (c.implementation == e.chosen) c.reason += "; taken on copies (host_fallback)";
@@ -294,7 +295,6 @@ resolution resolve(const portile_device_info& device, std::string_view device_te
                               accepts(cpu_info(), i, problem, reason)) {
         r.choice = i;
         r.fallback = true;
-        log("dispatch", op.name + ": no implementation on " + std::string(device_text) + ": host_fallback to " + i.entry->name);
         break;
       }
   if (!r.choice.entry) {

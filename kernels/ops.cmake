@@ -90,4 +90,7 @@ set(PORTILE_OPS
 
 # Operations made of others: <op>.hpp and <op>.cpp only, `compose` instead of a reference.
 set(PORTILE_COMPOSITE_OPS
+  chain.engram_gate_fn
+  chain.mhc_block
+  chain.mhc_head
 )

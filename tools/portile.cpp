@@ -3,7 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <portile/portile.hpp>
+#include <portile/core/status.hpp>
+#include <portile/core/version.hpp>
 
 #include "command.hpp"
 

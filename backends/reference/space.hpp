@@ -79,6 +79,12 @@ view<T, Rank> make_view(const tensor& t) {
   return view<T, Rank>(static_cast<T*>(t.data), layout);
 }
 
+/// Elements of a contiguous tensor that may be absent: null then, whatever its pointer holds.
+template <class T>
+const T* optional_data(const tensor& t) {
+  return t.defined() ? static_cast<const T*>(t.data) : nullptr;
+}
+
 /// Calls f(T{}) with the element type that `type` stands for, out of the listed ones.
 template <class... T, class F>
 void visit(dtype type, F f) {

@@ -29,7 +29,7 @@ void compute(const Space& space, const moe_topk_gate_backward& p) {
   const auto weights_grad = make_view<float, 2>(p.topk_weights_grad);
   const auto sum_grad = make_view<float, 2>(p.scores_sum_grad);
   const auto logits_grad = make_view<float, 2>(p.logits_grad);
-  const auto* mask = static_cast<const std::uint8_t*>(p.mask.data);
+  const auto* mask = optional_data<std::uint8_t>(p.mask);
   const std::int64_t num_tokens = p.scores.extent(0), num_experts = p.scores.extent(1),
                      num_topk = p.topk_idx.extent(1);
   const std::int64_t tokens_per_seq =

@@ -14,12 +14,12 @@ void compute(const Space& space, const moe_topk_gate_forward& p) {
   const auto topk_weights = make_view<float, 2>(p.topk_weights);
   const auto unmapped = make_view<std::int64_t, 2>(p.unmapped_topk_idx);
   const auto scores = make_view<float, 2>(p.scores);
-  const auto* text_bias = static_cast<const float*>(p.bias.data);
-  const auto* image_bias = static_cast<const float*>(p.image_bias.data);
-  const auto* image = static_cast<const std::uint8_t*>(p.image_token_mask.data);
-  const auto* mask = static_cast<const std::uint8_t*>(p.mask.data);
-  const auto* fixed = static_cast<const std::uint8_t*>(p.fix_routing_mask.data);
-  const auto* forced = static_cast<const std::uint8_t*>(p.force_random.data);
+  const auto* text_bias = optional_data<float>(p.bias);
+  const auto* image_bias = optional_data<float>(p.image_bias);
+  const auto* image = optional_data<std::uint8_t>(p.image_token_mask);
+  const auto* mask = optional_data<std::uint8_t>(p.mask);
+  const auto* fixed = optional_data<std::uint8_t>(p.fix_routing_mask);
+  const auto* forced = optional_data<std::uint8_t>(p.force_random);
   const bool with_unmapped = p.unmapped_topk_idx.defined(), with_scores = p.scores.defined();
   const std::int64_t num_experts = p.logits.extent(1), k = p.num_topk, num_shared = num_shared_slots(p),
                      slots = k + num_shared;

@@ -11,7 +11,7 @@ void compute(const Space& space, const reduce_fused& p) {
   const auto weights = make_view<float, 2>(p.topk_weights);
   const auto positions = make_view<std::int32_t, 2>(p.token_topk_to_pos);
   const auto x_sf = make_view<float, 1>(p.x_sf);
-  const auto* sf = static_cast<const float*>(p.sf.data);
+  const auto* sf = optional_data<float>(p.sf);
   const bool with_weights = p.topk_weights.defined(), with_x_sf = p.x_sf.defined();
   const std::int64_t num_rows = p.x.extent(0), num_tokens = p.out.extent(0), hidden = p.out.extent(1);
   const std::int64_t num_topk = p.token_topk_to_pos.extent(1);

@@ -12,9 +12,9 @@ void compute(const Space& space, const top2_sum_gate& p) {
   const auto topk_idx = make_view<std::int64_t, 2>(p.topk_idx);
   const auto topk_weights = make_view<float, 2>(p.topk_weights);
   const auto unmapped = make_view<std::int64_t, 2>(p.unmapped_topk_idx);
-  const auto* bias = static_cast<const float*>(p.bias.data);
-  const auto* mask = static_cast<const std::uint8_t*>(p.mask.data);
-  const auto* fixed = static_cast<const std::uint8_t*>(p.fix_routing_mask.data);
+  const auto* bias = optional_data<float>(p.bias);
+  const auto* mask = optional_data<std::uint8_t>(p.mask);
+  const auto* fixed = optional_data<std::uint8_t>(p.fix_routing_mask);
   const bool with_unmapped = p.unmapped_topk_idx.defined();
   const std::int64_t num_experts = p.logits.extent(1), k = p.num_topk, slots = k + num_shared_slots(p);
   const std::int64_t num_groups = p.num_groups, num_kept = p.num_topk_groups;

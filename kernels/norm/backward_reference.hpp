@@ -18,7 +18,7 @@ void compute(const Space& space, const backward& p) {
     using T = decltype(type);
     const batched_rows<T> out_grad(p.out_grad), x(p.x), residual_out_grad(p.residual_out_grad),
         x_grad(p.x_grad);
-    const auto* weight = static_cast<const T*>(p.weight.data);
+    const auto* weight = optional_data<T>(p.weight);
     // First the weight's: x_grad may be the memory of out_grad.
     if (p.weight_grad && !(accumulate && rows == 0)) {
       visit<float, numeric::bf16>(p.weight_grad.dtype, [&](auto grad) {

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <portile/portile.hpp>
+#include <portile/core/registry.hpp>
 
 #include "support/catch.hpp"
 

@@ -45,7 +45,8 @@ TEST_CASE("mhc.pre_split_mixes_backward refuses bad problems") {
           {"length of base_grad", [](auto& p) { p.base_grad.extents[0] = 14; }, "base_grad.extents[0] = 14"},
           {"comb_mix_grad", [](auto& p) { p.comb_mix_grad.extents[1] = 2; },
            "comb_mix_grad.extents[1] = 2: must be mhc_mult = 3"},
-          {"post_mix", [](auto& p) { p.post_mix = p.x; }, "post_mix.extents[1] = 15: must be mhc_mult = 3"},
+          {"post_mix", [](auto& p) { p.post_mix = p.x; },
+           "x.extents[1] = 15: must be mhc_mult * (mhc_mult + 2) = 255"},
       });
 }
 
