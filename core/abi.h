@@ -102,8 +102,8 @@ typedef struct portile_host {
 } portile_host;
 
 /* The one exported symbol of a plug-in. */
-typedef int32_t (*portile_backend_entry_fn)(const portile_host* host, const portile_backend** backend, char* text,
-                                            size_t text_size);
+typedef int32_t (*portile_backend_entry_fn)(const portile_host* host, const portile_backend** backend,
+                                            char* text, size_t text_size);
 
 #ifdef __cplusplus
 }

@@ -13,8 +13,8 @@ int packed_dimension(const field_info& f, int rank, const environment& env) {
 
 bool packs(dtype t) { return t == dtype::e2m1x2 || t == dtype::e5m6x8 || t == dtype::ue8m0x4; }
 
-// False when the element count or the bytes spanned overflow: everything after this check may multiply extents freely.
-// Extents and strides are not negative.
+// False when the element count or the bytes spanned overflow: everything after this check may multiply
+// extents freely. Extents and strides are not negative.
 bool addressable(const tensor& t) {
   std::int64_t count = 1, last = 0, step, bytes;
   bool empty = false, fits = true;
@@ -23,14 +23,17 @@ bool addressable(const tensor& t) {
       empty = true;
       continue;
     }
-    fits = fits && !__builtin_mul_overflow(count, t.extent(i), &count) && !__builtin_mul_overflow(t.extent(i) - 1, t.stride(i), &step) &&
+    fits = fits && !__builtin_mul_overflow(count, t.extent(i), &count) &&
+           !__builtin_mul_overflow(t.extent(i) - 1, t.stride(i), &step) &&
            !__builtin_add_overflow(last, step, &last);
   }
-  return fits && (empty || (last < std::numeric_limits<std::int64_t>::max() && !__builtin_mul_overflow(last + 1, size_of(t.dtype), &bytes)));
+  return fits && (empty || (last < std::numeric_limits<std::int64_t>::max() &&
+                            !__builtin_mul_overflow(last + 1, size_of(t.dtype), &bytes)));
 }
 
-// Strides of an output must send different indices to different addresses. Sorted by stride, each must be at least
-// the extent covered by the smaller ones: sufficient, and exact for everything a view of a dense array can be.
+// Strides of an output must send different indices to different addresses. Sorted by stride, each must be at
+// least the extent covered by the smaller ones: sufficient, and exact for everything a view of a dense array
+// can be.
 bool overlaps_itself(const tensor& t) {
   if (t.numel() <= 1) return false;
   std::vector<std::pair<std::int64_t, std::int64_t>> steps;  // stride, extent
@@ -77,7 +80,8 @@ std::optional<std::int64_t> environment::find(std::string_view name) const {
     const tensor& t = f->tensor_in(problem_);
     return (t.defined() ? t.dtype : f->types.first()) == dtype_from_string(name.substr(dot + 1));
   }
-  if (const field_info* f = op_->find(name); f && f->kind == field_kind::attribute) return f->attribute_number(problem_);
+  if (const field_info* f = op_->find(name); f && f->kind == field_kind::attribute)
+    return f->attribute_number(problem_);
   return {};
 }
 
@@ -116,7 +120,9 @@ void checker::declared_rules() {
         need(f.is_optional, f.name, "absent", "is required");
     } else if (f.kind == field_kind::tensor_list) {
       const tensor_list& list = f.list_in(problem_);
-      if (!need(list.size >= 0 && list.size <= tensor_list::max_size, f.name + ".size", list.size, "must be 0 to 64")) return;
+      if (!need(list.size >= 0 && list.size <= tensor_list::max_size, f.name + ".size", list.size,
+                "must be 0 to 64"))
+        return;
       if (!need(list.size == 0 || list.data, f.name + ".data", "null", "must point to its tensors")) return;
       for (std::int64_t i = 0; i < list.size && ok(); ++i) {
         const std::string name = f.name + "[" + std::to_string(i) + "]";
@@ -147,18 +153,21 @@ void checker::check_tensor(const field_info& f, const tensor& t, const std::stri
     if (!need(t.extent(i) >= 0, name + ".extents" + d, t.extent(i), "must not be negative")) return;
     if (!need(t.stride(i) >= 0, name + ".strides" + d, t.stride(i), "must not be negative")) return;
   }
-  if (!need(addressable(t), name, t.text(), "is too large: element counts and byte offsets must fit in 63 bits")) return;
+  if (!need(addressable(t), name, t.text(),
+            "is too large: element counts and byte offsets must fit in 63 bits"))
+    return;
   if (f.layout == layout_rule::contiguous && !need(t.contiguous(), name, t, "must be contiguous")) return;
   if (f.layout == layout_rule::unit_last && t.rank > 0) {
     const int last = t.rank - 1;
-    if (!need(t.extent(last) <= 1 || t.stride(last) == 1 || t.numel() == 0, name + ".strides[" + std::to_string(last) + "]",
-              t.stride(last), "the last stride must be 1"))
+    if (!need(t.extent(last) <= 1 || t.stride(last) == 1 || t.numel() == 0,
+              name + ".strides[" + std::to_string(last) + "]", t.stride(last), "the last stride must be 1"))
       return;
   }
-  if (f.role != field_role::in && !need(!overlaps_itself(t), name, t, "an output must not overlap itself")) return;
+  if (f.role != field_role::in && !need(!overlaps_itself(t), name, t, "an output must not overlap itself"))
+    return;
   if (t.numel() > 0 && !need(t.data != nullptr, name + ".data", "null", "must point to memory")) return;
-  need(reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(size_of(t.dtype)) == 0, name + ".data",
-       "address " + std::to_string(reinterpret_cast<std::uintptr_t>(t.data)),
+  need(reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(size_of(t.dtype)) == 0,
+       name + ".data", "address " + std::to_string(reinterpret_cast<std::uintptr_t>(t.data)),
        "misaligned: must be a multiple of the element size, " + std::to_string(size_of(t.dtype)) + " bytes");
 }
 
@@ -174,11 +183,16 @@ void checker::check_shape(const field_info& f, const tensor& t, const std::strin
     if (e.text() != std::to_string(*values)) rule += " = " + std::to_string(*values);
     if (packs(t.dtype) && i == packed_dimension(f, t.rank, env_)) {
       const std::int64_t unit = t.dtype == dtype::e2m1x2 ? 2 : t.dtype == dtype::e5m6x8 ? 8 : 1;
-      if (!need(expected % unit == 0, e.text(), expected, name + " packs " + std::to_string(unit) + " values: must be a multiple of " + std::to_string(unit))) return;
+      if (!need(expected % unit == 0, e.text(), expected,
+                name + " packs " + std::to_string(unit) + " values: must be a multiple of " +
+                    std::to_string(unit)))
+        return;
       expected = stored_extent(t.dtype, expected);
-      rule += " values, stored as " + std::to_string(expected) + " elements of " + std::string(to_string(t.dtype));
+      rule += " values, stored as " + std::to_string(expected) + " elements of " +
+              std::string(to_string(t.dtype));
     }
-    if (!need(t.extent(i) == expected, name + ".extents[" + std::to_string(i) + "]", t.extent(i), rule)) return;
+    if (!need(t.extent(i) == expected, name + ".extents[" + std::to_string(i) + "]", t.extent(i), rule))
+      return;
   }
 }
 
@@ -188,7 +202,8 @@ status check(const op_info& op, const void* problem) {
   return c.result();
 }
 
-std::optional<std::vector<std::int64_t>> declared_extents(const field_info& f, dtype type, const environment& env, std::string& missing) {
+std::optional<std::vector<std::int64_t>> declared_extents(const field_info& f, dtype type,
+                                                          const environment& env, std::string& missing) {
   std::optional<std::vector<std::int64_t>> best;
   for (const auto& a : f.shape.alternatives) {
     std::vector<std::int64_t> e;
@@ -206,22 +221,26 @@ std::optional<std::vector<std::int64_t>> declared_extents(const field_info& f, d
   }
   if (!best || !packs(type)) return best;
   const int d = packed_dimension(f, static_cast<int>(best->size()), env);
-  if (d >= 0) (*best)[static_cast<std::size_t>(d)] = stored_extent(type, (*best)[static_cast<std::size_t>(d)]);
+  if (d >= 0)
+    (*best)[static_cast<std::size_t>(d)] = stored_extent(type, (*best)[static_cast<std::size_t>(d)]);
   return best;
 }
 
-inference::inference(const op_info& op, const void* problem, environment env) : op_(op), env_(std::move(env)) {
+inference::inference(const op_info& op, const void* problem, environment env)
+    : op_(op), env_(std::move(env)) {
   bind_dimensions(op, problem, env_);
 }
 
 output_spec& inference::out(std::string_view field, dtype type) {
   const field_info* f = op_.find(field);
   if (!f || f->shape.alternatives.empty())
-    throw error(status_code::internal, op_.name + ": infer names '" + std::string(field) + "', which is no output");
+    throw error(status_code::internal,
+                op_.name + ": infer names '" + std::string(field) + "', which is no output");
   std::string missing;
   auto known = declared_extents(*f, type, env_, missing);
   if (!known)
-    throw error(status_code::invalid_argument, op_.name + ": " + f->name + ": its extent " + missing + " is not known");
+    throw error(status_code::invalid_argument,
+                op_.name + ": " + f->name + ": its extent " + missing + " is not known");
   std::vector<std::int64_t> extents = std::move(*known);
   const extents_t s = contiguous_strides(extents);
   std::vector<std::int64_t> strides(s.begin(), s.begin() + static_cast<std::ptrdiff_t>(extents.size()));

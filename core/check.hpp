@@ -28,9 +28,10 @@ class environment {
   std::map<std::string, std::int64_t, std::less<>> dims_;
 };
 
-/// Extents, in stored elements, that a field has with this element type; empty and `missing` filled when a name in its shape
-/// is unknown. Of several alternatives the longest one that is known counts.
-PORTILE_API std::optional<std::vector<std::int64_t>> declared_extents(const field_info& f, dtype type, const environment& env,
+/// Extents, in stored elements, that a field has with this element type; empty and `missing` filled when a
+/// name in its shape is unknown. Of several alternatives the longest one that is known counts.
+PORTILE_API std::optional<std::vector<std::int64_t>> declared_extents(const field_info& f, dtype type,
+                                                                      const environment& env,
                                                                       std::string& missing);
 
 /// Binds every dimension that the extents of the given tensors determine.
@@ -55,8 +56,8 @@ std::string show(const std::optional<T>& v) {
 }  // namespace detail
 
 /// What P::check writes its rules with. Only the first broken rule is kept; its text is
-/// "<op>: <argument> = <value>: <rule>". The declared rules (presence, dtype, shape, strides, alignment) have passed
-/// when P::check runs, so it may use every dimension and every required tensor.
+/// "<op>: <argument> = <value>: <rule>". The declared rules (presence, dtype, shape, strides, alignment) have
+/// passed when P::check runs, so it may use every dimension and every required tensor.
 class checker {
  public:
   PORTILE_API checker(const op_info& op, const void* problem);
@@ -68,7 +69,8 @@ class checker {
   std::int64_t dim(std::string_view name) const { return env_.find(name).value_or(0); }
   const environment& env() const { return env_; }
 
-  /// False, and the rule is recorded, unless `fine`. Use as `if (!c.need(...)) return;` where later rules depend on it.
+  /// False, and the rule is recorded, unless `fine`. Use as `if (!c.need(...)) return;` where later rules
+  /// depend on it.
   template <class V>
   bool need(bool fine, std::string_view argument, const V& value, std::string_view rule) {
     if (!fine && ok()) fail(argument, detail::show(value), rule);
@@ -87,7 +89,8 @@ class checker {
   }
   /// Both given or both absent.
   bool need_both_or_none(std::string_view a, bool has_a, std::string_view b, bool has_b) {
-    return need(has_a == has_b, has_a ? b : a, "absent", "must be given together with " + std::string(has_a ? a : b));
+    return need(has_a == has_b, has_a ? b : a, "absent",
+                "must be given together with " + std::string(has_a ? a : b));
   }
   bool need_multiple(std::string_view argument, std::int64_t value, std::int64_t of) {
     return need(of > 0 && value % of == 0, argument, value, "must be a multiple of " + std::to_string(of));
@@ -115,7 +118,8 @@ struct output_spec {
   bool worst_case = false;  ///< the extent depends on the data; this is its upper bound
 };
 
-/// What P::infer writes its outputs with. Inputs, attributes and dimensions are known; outputs need not be set.
+/// What P::infer writes its outputs with. Inputs, attributes and dimensions are known; outputs need not be
+/// set.
 class inference {
  public:
   PORTILE_API inference(const op_info& op, const void* problem, environment env);
@@ -137,7 +141,8 @@ class inference {
 
 /// Validation only: declared rules, then P::check. Touches no device and no data.
 PORTILE_API status check(const op_info& op, const void* problem);
-/// Shape and dtype of every output that these inputs and options give; throws invalid_argument when a dimension is missing.
+/// Shape and dtype of every output that these inputs and options give; throws invalid_argument when a
+/// dimension is missing.
 PORTILE_API std::vector<output_spec> infer(const op_info& op, const void* problem);
 PORTILE_API std::vector<output_spec> infer(const op_info& op, const void* problem, environment env);
 

@@ -13,8 +13,9 @@ namespace portile {
 namespace {
 
 constexpr std::string_view kind_names[] = {"cpu", "cuda", "hip", "sycl"};
-constexpr std::string_view aspect_names[num_aspects] = {"fp64", "bf16_mma", "tf32_mma", "fp8_ocp", "fp8_fnuz", "fp4_mma", "tma",
-                                                        "wgmma", "tcgen05", "clusters", "pdl", "mfma", "wmma"};
+constexpr std::string_view aspect_names[num_aspects] = {
+    "fp64",  "bf16_mma", "tf32_mma", "fp8_ocp", "fp8_fnuz", "fp4_mma", "tma",
+    "wgmma", "tcgen05",  "clusters", "pdl",     "mfma",     "wmma"};
 
 constexpr std::uint64_t bit(aspect a) { return std::uint64_t{1} << static_cast<unsigned>(a); }
 
@@ -76,7 +77,9 @@ std::string_view to_string(aspect a) {
   return i < std::size(aspect_names) ? aspect_names[i] : "invalid";
 }
 
-std::string device::text() const { return std::string(to_string(kind_)) + (kind_ == device_kind::cpu ? "" : ":" + std::to_string(ordinal_)); }
+std::string device::text() const {
+  return std::string(to_string(kind_)) + (kind_ == device_kind::cpu ? "" : ":" + std::to_string(ordinal_));
+}
 
 std::vector<aspect> device::aspects() const {
   std::vector<aspect> list;
@@ -101,7 +104,8 @@ device device::parse(std::string_view text) {
       (void)d.info();
       return d;
     }
-  throw error(status_code::invalid_argument, "device = '" + std::string(text) + "': must be cpu, cuda:N or hip:N");
+  throw error(status_code::invalid_argument,
+              "device = '" + std::string(text) + "': must be cpu, cuda:N or hip:N");
 }
 
 std::uint64_t aspects_of_arch(std::string_view arch) {
@@ -143,7 +147,8 @@ const portile_device_info& detail::cpu_info() {
     copy_text(i.name, sizeof i.name, "host");
     copy_text(i.arch, sizeof i.arch, u.machine);
     i.aspects = bit(aspect::fp64);
-    i.memory = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+    i.memory = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+               static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
     i.num_sms = static_cast<std::int32_t>(sysconf(_SC_NPROCESSORS_ONLN));
     i.wave_size = 1;
     i.max_threads = 1;

@@ -56,7 +56,8 @@ class device {
 
   /// All devices of this node, the host last.
   PORTILE_API static std::vector<device> all();
-  /// "cpu", "cuda", "cuda:1", "hip:0"; throws invalid_argument for anything else or a device that is not there.
+  /// "cpu", "cuda", "cuda:1", "hip:0"; throws invalid_argument for anything else or a device that is not
+  /// there.
   PORTILE_API static device parse(std::string_view text);
 
  private:

@@ -38,7 +38,8 @@ namespace {
 using rule_list = std::vector<std::pair<std::string, std::string>>;
 
 struct forced_rules {
-  std::atomic<bool> any = false;  ///< some rule, or the environment's broken text: the common case costs one load
+  std::atomic<bool> any =
+      false;  ///< some rule, or the environment's broken text: the common case costs one load
   std::mutex mutex;
   rule_list rules;
   std::string broken;  ///< why PORTILE_IMPL cannot be used: every run says so until the API replaces it
@@ -52,7 +53,8 @@ std::string_view trim(std::string_view s) {
 
 rule_list parse_rules(std::string_view source, std::string_view list) {
   const auto refuse = [&](std::string_view value, const char* rule) {
-    throw error(status_code::invalid_argument, std::string(source) + ": '" + std::string(value) + "': " + rule);
+    throw error(status_code::invalid_argument,
+                std::string(source) + ": '" + std::string(value) + "': " + rule);
   };
   rule_list rules;
   while (!list.empty()) {
@@ -62,7 +64,8 @@ rule_list parse_rules(std::string_view source, std::string_view list) {
     if (one.empty()) continue;
     const auto eq = one.find('=');
     const std::string_view op = trim(one.substr(0, eq));
-    const std::string_view implementation = eq == std::string_view::npos ? std::string_view{} : trim(one.substr(eq + 1));
+    const std::string_view implementation =
+        eq == std::string_view::npos ? std::string_view{} : trim(one.substr(eq + 1));
     if (op.empty() || implementation.empty()) refuse(one, "must be op=implementation");
     const auto& all = operations();
     if (std::none_of(all.begin(), all.end(), [&](const op_info& o) { return glob_match(op, o.name); }))
@@ -107,14 +110,15 @@ using detail::forced_for;
 // Whether the device is of the kind that the implementation is for.
 bool fits_kind(const portile_device_info& device, const implementation_ref& i, std::string& reason) {
   if (i.entry->device_kind == device.kind || i.entry->device_kind == any_device_kind) return true;
-  reason = "runs on " + std::string(to_string(static_cast<device_kind>(i.entry->device_kind))) + ", the device is " +
-           std::string(to_string(static_cast<device_kind>(device.kind)));
+  reason = "runs on " + std::string(to_string(static_cast<device_kind>(i.entry->device_kind))) +
+           ", the device is " + std::string(to_string(static_cast<device_kind>(device.kind)));
   return false;
 }
 
-// A composite needs to know whether its steps may fall back to the host; other implementations run where they say.
-bool accepts(const portile_device_info& device, const implementation_ref& i, const void* problem, std::string& reason,
-             bool host_fallback = false) {
+// A composite needs to know whether its steps may fall back to the host; other implementations run where they
+// say.
+bool accepts(const portile_device_info& device, const implementation_ref& i, const void* problem,
+             std::string& reason, bool host_fallback = false) {
   if (!fits_kind(device, i, reason)) return false;
   if (const composition* c = detail::composition_of(i.entry)) {
     const composition::outline o = c->outline_on(device, problem, host_fallback);
@@ -133,9 +137,10 @@ void check_devices(const op_info& op, const void* problem, device where) {
   const auto one = [&](const field_info& f, const tensor& t, std::int64_t index) {
     const device want = f.on_host ? device{} : where;
     if (!t.defined() || t.device == want) return;
-    throw error(status_code::invalid_argument, op.name + ": " + f.name + (index < 0 ? "" : "[" + std::to_string(index) + "]") +
-                                                   ".device = " + t.device.text() + ": must be " +
-                                                   (f.on_host ? "cpu (host memory)" : want.text() + ", the queue's device"));
+    throw error(status_code::invalid_argument,
+                op.name + ": " + f.name + (index < 0 ? "" : "[" + std::to_string(index) + "]") +
+                    ".device = " + t.device.text() + ": must be " +
+                    (f.on_host ? "cpu (host memory)" : want.text() + ", the queue's device"));
   };
   for (const field_info& f : op.fields) {
     if (f.kind == field_kind::tensor) one(f, f.tensor_in(problem), -1);
@@ -162,7 +167,8 @@ bool same_list(const tensor_list& a, const tensor_list& b) {
   return true;
 }
 
-// First field in which two problems differ beyond pointers; null when none does. Passed on every run: no text, no allocation.
+// First field in which two problems differ beyond pointers; null when none does. Passed on every run: no
+// text, no allocation.
 const field_info* difference(const op_info& op, const void* a, const void* b) {
   for (const field_info& f : op.fields) {
     const bool same = f.kind == field_kind::tensor        ? same_view(f.tensor_in(a), f.tensor_in(b))
@@ -173,7 +179,8 @@ const field_info* difference(const op_info& op, const void* a, const void* b) {
   return nullptr;
 }
 
-// A copy of a problem that owns the arrays of its lists: the caller's may be gone by the time of the next comparison.
+// A copy of a problem that owns the arrays of its lists: the caller's may be gone by the time of the next
+// comparison.
 struct problem_copy {
   std::shared_ptr<void> problem;
   std::vector<std::vector<tensor>> lists;
@@ -212,7 +219,7 @@ struct plan_state {
   std::uint64_t workspace_bytes = 0;
   std::uint64_t registry_version = 0;
   std::string forced;
-  bool fallback = false;  ///< the host reference, on copies
+  bool fallback = false;                   ///< the host reference, on copies
   const composition* composite = nullptr;  ///< runs other operations on the queue
   composition::outline outline;            ///< of the composite
   // Of a `plan` object: what its runs use.
@@ -221,8 +228,8 @@ struct plan_state {
   std::size_t given_bytes = 0;
 };
 
-explanation explain(const portile_device_info& device, std::string_view device_text, const op_info& op, const void* problem,
-                    bool host_fallback) {
+explanation explain(const portile_device_info& device, std::string_view device_text, const op_info& op,
+                    const void* problem, bool host_fallback) {
   explanation e;
   e.op = op.name;
   e.device = device_text;
@@ -244,7 +251,8 @@ explanation explain(const portile_device_info& device, std::string_view device_t
   }
   if (host_fallback && e.chosen.empty() && e.error.empty())
     for (const implementation_ref& i : implementations(op.name))
-      if (std::string reason; i.entry->device_kind != any_device_kind && (force.empty() || force == i.entry->name) &&
+      if (std::string reason; i.entry->device_kind != any_device_kind &&
+                              (force.empty() || force == i.entry->name) &&
                               accepts(cpu_info(), i, problem, reason)) {
         e.chosen = i.entry->name;
         for (candidate& c : e.candidates)
@@ -256,34 +264,38 @@ explanation explain(const portile_device_info& device, std::string_view device_t
 
 namespace {
 
-std::string refusal_text(const portile_device_info& device, std::string_view device_text, const op_info& op, const void* problem,
-                         std::string_view force) {
+std::string refusal_text(const portile_device_info& device, std::string_view device_text, const op_info& op,
+                         const void* problem, std::string_view force) {
   std::string text = op.name + ": device = " + std::string(device_text) + " (" + device.arch + "): ";
-  text += force.empty() ? "no implementation takes this problem" : "the forced implementation '" + std::string(force) + "' does not take it";
+  text += force.empty() ? "no implementation takes this problem"
+                        : "the forced implementation '" + std::string(force) + "' does not take it";
   bool any = false, found = false;
   for (const implementation_ref& i : implementations(op.name)) {
     std::string reason;
     const bool yes = accepts(device, i, problem, reason);
     any = true;
     found = found || force == i.entry->name;
-    text += std::string("\n  ") + i.entry->name + ": " + (yes && force != i.entry->name ? "not the forced one" : reason);
+    text += std::string("\n  ") + i.entry->name + ": " +
+            (yes && force != i.entry->name ? "not the forced one" : reason);
   }
   if (!any) text += "\n  no loaded backend has an implementation";
-  if (any && !force.empty() && !found) text += "\n  " + std::string(force) + ": no loaded backend has an implementation of that name";
+  if (any && !force.empty() && !found)
+    text += "\n  " + std::string(force) + ": no loaded backend has an implementation of that name";
   return text;
 }
 
 }  // namespace
 
-resolution resolve(const portile_device_info& device, std::string_view device_text, const op_info& op, const void* problem,
-                   std::string_view force, bool host_fallback) {
+resolution resolve(const portile_device_info& device, std::string_view device_text, const op_info& op,
+                   const void* problem, std::string_view force, bool host_fallback) {
   resolution r;
   for (const implementation_ref& i : implementations(op.name)) {
     std::string reason;
     const bool wanted = force.empty() || force == i.entry->name;
     const bool yes = accepts(device, i, problem, reason, host_fallback);
     if (log_enabled("dispatch"))
-      log("dispatch", op.name + ": " + i.entry->name + ": " + (yes && !wanted ? "not the forced one" : reason));
+      log("dispatch",
+          op.name + ": " + i.entry->name + ": " + (yes && !wanted ? "not the forced one" : reason));
     if (yes && wanted) {
       r.choice = i;
       break;
@@ -291,7 +303,8 @@ resolution resolve(const portile_device_info& device, std::string_view device_te
   }
   if (!r.choice.entry && host_fallback && device.kind != PORTILE_DEVICE_CPU)
     for (const implementation_ref& i : implementations(op.name))
-      if (std::string reason; i.entry->device_kind != any_device_kind && (force.empty() || force == i.entry->name) &&
+      if (std::string reason; i.entry->device_kind != any_device_kind &&
+                              (force.empty() || force == i.entry->name) &&
                               accepts(cpu_info(), i, problem, reason)) {
         r.choice = i;
         r.fallback = true;
@@ -305,14 +318,16 @@ resolution resolve(const portile_device_info& device, std::string_view device_te
     r.workspace_bytes = c->outline_on(device, problem, host_fallback).workspace_bytes();
   } else if (r.choice.entry->workspace) {
     if (r.choice.entry->workspace(r.fallback ? &cpu_info() : &device, problem, &r.workspace_bytes) != 0)
-      throw error(status_code::internal, op.name + " " + r.choice.entry->name + ": cannot size its workspace");
+      throw error(status_code::internal,
+                  op.name + " " + r.choice.entry->name + ": cannot size its workspace");
   }
   return r;
 }
 
 namespace {
 
-std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void* problem, std::string_view force) {
+std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void* problem,
+                                   std::string_view force) {
   // Read first: a plug-in loaded meanwhile makes the next run choose again.
   const std::uint64_t version = registry_version();
   check(op, problem).or_throw();
@@ -334,15 +349,19 @@ std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void
 void* device_workspace(queue_state& q, const plan_state& s, const run_options& o) {
   if (!o.workspace) return q.workspace(s.workspace_bytes);
   if (o.workspace_bytes < s.workspace_bytes)
-    throw error(status_code::invalid_argument, s.op->name + ": workspace_bytes = " + std::to_string(o.workspace_bytes) +
-                                                   ": must be at least " + std::to_string(s.workspace_bytes));
+    throw error(status_code::invalid_argument,
+                s.op->name + ": workspace_bytes = " + std::to_string(o.workspace_bytes) +
+                    ": must be at least " + std::to_string(s.workspace_bytes));
   if (reinterpret_cast<std::uintptr_t>(o.workspace) % 256 != 0)
-    throw error(status_code::invalid_argument, s.op->name + ": workspace = address " +
-                                                   std::to_string(reinterpret_cast<std::uintptr_t>(o.workspace)) + ": must be 256-byte aligned");
+    throw error(status_code::invalid_argument,
+                s.op->name + ": workspace = address " +
+                    std::to_string(reinterpret_cast<std::uintptr_t>(o.workspace)) +
+                    ": must be 256-byte aligned");
   return o.workspace;
 }
 
-void launch(queue_state& q, const plan_state& s, const void* problem, const run_options& o, std::uint64_t* trap) {
+void launch(queue_state& q, const plan_state& s, const void* problem, const run_options& o,
+            std::uint64_t* trap) {
   portile_launch l{};
   l.device = s.fallback ? &cpu_info() : q.info;
   l.stream = s.fallback ? nullptr : q.stream;
@@ -354,7 +373,8 @@ void launch(queue_state& q, const plan_state& s, const void* problem, const run_
   if (s.workspace_bytes > 0) {
     if (s.fallback) {
       host_workspace.resize(s.workspace_bytes + 256);
-      l.workspace = host_workspace.data() + (256 - reinterpret_cast<std::uintptr_t>(host_workspace.data()) % 256);
+      l.workspace =
+          host_workspace.data() + (256 - reinterpret_cast<std::uintptr_t>(host_workspace.data()) % 256);
     } else {
       l.workspace = device_workspace(q, s, o);
     }
@@ -366,7 +386,8 @@ void launch(queue_state& q, const plan_state& s, const void* problem, const run_
   const std::int32_t code = s.choice.entry->launch(&l, problem, text, sizeof text);
   text[sizeof text - 1] = 0;
   if (code != 0)
-    throw error(failure_code(code), s.op->name + " " + s.choice.entry->name + ": " + (*text ? text : "launch failed"));
+    throw error(failure_code(code),
+                s.op->name + " " + s.choice.entry->name + ": " + (*text ? text : "launch failed"));
 }
 
 // Calls f(byte offset, bytes) for every gapless piece of a tensor, longest first dimension inside.
@@ -395,13 +416,15 @@ void for_each_piece(const tensor& t, F f) {
   }
 }
 
-// Runs the host implementation on copies. Tensors whose bytes overlap share one copy, as slices of one buffer do; only the
-// elements of outputs are written back, so what lies between their rows may change meanwhile.
+// Runs the host implementation on copies. Tensors whose bytes overlap share one copy, as slices of one buffer
+// do; only the elements of outputs are written back, so what lies between their rows may change meanwhile.
 void launch_fallback(queue_state& q, const plan_state& s, const void* problem, const run_options& o) {
   if (q.capturing())
-    throw error(status_code::capture_unsafe, s.op->name + ": host_fallback copies through the host: not inside a capture");
+    throw error(status_code::capture_unsafe,
+                s.op->name + ": host_fallback copies through the host: not inside a capture");
   if (log_enabled("dispatch"))
-    log("dispatch", s.op->name + ": no implementation on " + q.where.text() + ": host_fallback to " + s.choice.entry->name);
+    log("dispatch", s.op->name + ": no implementation on " + q.where.text() + ": host_fallback to " +
+                        s.choice.entry->name);
   problem_copy shadow(*s.op, problem);
   struct moved {
     tensor* view;
@@ -419,15 +442,18 @@ void launch_fallback(queue_state& q, const plan_state& s, const void* problem, c
     if (!t.defined() || t.device == device{}) return;
     const auto begin = reinterpret_cast<std::uintptr_t>(t.data);
     tensors.push_back({&t, begin, f.role != field_role::in});
-    if (const std::int64_t bytes = t.span() * size_of(t.dtype)) regions.push_back({begin, begin + static_cast<std::uintptr_t>(bytes), {}, nullptr});
+    if (const std::int64_t bytes = t.span() * size_of(t.dtype))
+      regions.push_back({begin, begin + static_cast<std::uintptr_t>(bytes), {}, nullptr});
   };
   auto list = shadow.lists.begin();
   for (const field_info& f : s.op->fields) {
     if (f.kind == field_kind::tensor) take(f, f.tensor_in(shadow.problem.get()));
-    if (const tensor_list& l = f.list_in(shadow.problem.get()); f.kind == field_kind::tensor_list && l.data && l.size > 0)
+    if (const tensor_list& l = f.list_in(shadow.problem.get());
+        f.kind == field_kind::tensor_list && l.data && l.size > 0)
       for (tensor& t : *list++) take(f, t);
   }
-  std::sort(regions.begin(), regions.end(), [](const region& a, const region& b) { return a.begin < b.begin; });
+  std::sort(regions.begin(), regions.end(),
+            [](const region& a, const region& b) { return a.begin < b.begin; });
   std::size_t count = 0;
   for (region& r : regions) {
     if (count > 0 && r.begin < regions[count - 1].end)
@@ -442,12 +468,14 @@ void launch_fallback(queue_state& q, const plan_state& s, const void* problem, c
     const std::uint64_t bytes = r.end - r.begin;
     r.bytes.resize(bytes + 512);
     r.copy = r.bytes.data() + (256 - reinterpret_cast<std::uintptr_t>(r.bytes.data()) % 256) + r.begin % 256;
-    call(q.runtime->copy, ordinal, q.stream, static_cast<void*>(r.copy), reinterpret_cast<const void*>(r.begin), bytes);
+    call(q.runtime->copy, ordinal, q.stream, static_cast<void*>(r.copy),
+         reinterpret_cast<const void*>(r.begin), bytes);
   }
   for (const moved& m : tensors) {
     m.view->device = device{};
     for (const region& r : regions)
-      if (m.home >= r.begin && m.home < r.end && m.view->span() > 0) m.view->data = r.copy + (m.home - r.begin);
+      if (m.home >= r.begin && m.home < r.end && m.view->span() > 0)
+        m.view->data = r.copy + (m.home - r.begin);
   }
   call(q.runtime->stream_wait, ordinal, q.stream);
   std::uint64_t trap = ~std::uint64_t{0};
@@ -455,18 +483,22 @@ void launch_fallback(queue_state& q, const plan_state& s, const void* problem, c
   for (const moved& m : tensors)
     if (m.is_output)
       for_each_piece(*m.view, [&](std::int64_t offset, std::int64_t bytes) {
-        call(q.runtime->copy, ordinal, q.stream, reinterpret_cast<void*>(m.home + static_cast<std::uintptr_t>(offset)),
-             static_cast<const void*>(static_cast<char*>(m.view->data) + offset), static_cast<std::uint64_t>(bytes));
+        call(q.runtime->copy, ordinal, q.stream,
+             reinterpret_cast<void*>(m.home + static_cast<std::uintptr_t>(offset)),
+             static_cast<const void*>(static_cast<char*>(m.view->data) + offset),
+             static_cast<std::uint64_t>(bytes));
       });
   if (std::uint64_t* word = trap != ~std::uint64_t{0} ? q.next_trap(*s.op) : nullptr)
-    call(q.runtime->copy, ordinal, q.stream, static_cast<void*>(word), static_cast<const void*>(&trap), static_cast<std::uint64_t>(sizeof trap));
+    call(q.runtime->copy, ordinal, q.stream, static_cast<void*>(word), static_cast<const void*>(&trap),
+         static_cast<std::uint64_t>(sizeof trap));
   call(q.runtime->stream_wait, ordinal, q.stream);
 }
 
 void submit(queue& queue, const plan_state& s, const void* problem, const run_options& o) {
   queue_state& q = queue.state();
   if (s.composite) {
-    if (log_enabled("launch")) log("launch", s.op->name + " " + s.choice.entry->name + " on " + q.where.text());
+    if (log_enabled("launch"))
+      log("launch", s.op->name + " " + s.choice.entry->name + " on " + q.where.text());
     void* const memory = s.workspace_bytes > 0 ? device_workspace(q, s, o) : nullptr;
     return s.composite->run(queue, problem, s.outline, memory, o);
   }
@@ -489,7 +521,8 @@ void run(queue& queue, const op_info& op, const void* problem, const run_options
   auto& plans = q.plans[&op];
   const std::uint64_t version = registry_version();
   const auto known = std::find_if(plans.begin(), plans.end(), [&](const auto& s) {
-    return s->registry_version == version && s->forced == force && !difference(op, problem, s->copy.problem.get());
+    return s->registry_version == version && s->forced == force &&
+           !difference(op, problem, s->copy.problem.get());
   });
   if (known == plans.end()) {
     auto fresh = choose(q, op, problem, force);
@@ -523,11 +556,15 @@ std::size_t plan::workspace_bytes() const { return state_->workspace_bytes; }
 
 void plan::run_erased(const op_info& op, const void* problem) {
   if (&op != state_->op)
-    throw error(status_code::invalid_argument, "plan of " + state_->op->name + ": run with a problem of " + op.name);
+    throw error(status_code::invalid_argument,
+                "plan of " + state_->op->name + ": run with a problem of " + op.name);
   detail::queue_state& q = queue_.state();
   const std::lock_guard lock(q.mutex);
   if (const field_info* f = difference(op, problem, state_->copy.problem.get()))
-    throw error(status_code::invalid_argument, op.name + ": " + f->name + ": differs from the planned problem in more than the pointer (addresses must agree modulo 256)");
+    throw error(
+        status_code::invalid_argument,
+        op.name + ": " + f->name +
+            ": differs from the planned problem in more than the pointer (addresses must agree modulo 256)");
   run_options o;
   o.max_blocks = state_->max_blocks;
   o.workspace = state_->workspace;
@@ -539,7 +576,8 @@ std::string explanation::text() const {
   std::string s = op + " on " + device + "\n";
   if (!error.empty()) s += "  error: " + error + "\n";
   for (const candidate& c : candidates)
-    s += "  " + c.implementation + " (" + c.backend + "): " + (c.accepted ? c.reason : "no: " + c.reason) + "\n";
+    s += "  " + c.implementation + " (" + c.backend + "): " + (c.accepted ? c.reason : "no: " + c.reason) +
+         "\n";
   if (candidates.empty()) s += "  no loaded backend has an implementation\n";
   return s + "  chosen: " + (chosen.empty() ? "none" : chosen) + "\n";
 }

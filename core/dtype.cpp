@@ -9,9 +9,9 @@ struct entry {
 };
 
 constexpr entry table[num_dtypes] = {
-    {"none", 0},   {"f32", 4},    {"f64", 8},     {"bf16", 2}, {"f16", 2}, {"e4m3", 1}, {"e4m3fnuz", 1},
-    {"e5m2", 1},   {"e2m1x2", 1}, {"e5m6x8", 1},  {"ue8m0x4", 4}, {"i8", 1},  {"i16", 2},  {"i32", 4},
-    {"i64", 8},    {"u8", 1},     {"u32", 4},     {"bool", 1},
+    {"none", 0},     {"f32", 4},  {"f64", 8},    {"bf16", 2},   {"f16", 2},     {"e4m3", 1},
+    {"e4m3fnuz", 1}, {"e5m2", 1}, {"e2m1x2", 1}, {"e5m6x8", 1}, {"ue8m0x4", 4}, {"i8", 1},
+    {"i16", 2},      {"i32", 4},  {"i64", 8},    {"u8", 1},     {"u32", 4},     {"bool", 1},
 };
 
 // A dtype may come from the caller's uninitialised memory.
@@ -35,19 +35,27 @@ std::int64_t size_of(dtype type) { return entry_of(type).size; }
 
 std::int64_t stored_extent(dtype type, std::int64_t values) {
   switch (type) {
-    case dtype::e2m1x2: return (values + 1) / 2;
-    case dtype::ue8m0x4: return (values + 3) / 4;
-    case dtype::e5m6x8: return (values + 7) / 8 * 12;
-    default: return values;
+    case dtype::e2m1x2:
+      return (values + 1) / 2;
+    case dtype::ue8m0x4:
+      return (values + 3) / 4;
+    case dtype::e5m6x8:
+      return (values + 7) / 8 * 12;
+    default:
+      return values;
   }
 }
 
 std::int64_t value_extent(dtype type, std::int64_t stored) {
   switch (type) {
-    case dtype::e2m1x2: return stored * 2;
-    case dtype::ue8m0x4: return stored * 4;
-    case dtype::e5m6x8: return stored / 12 * 8;
-    default: return stored;
+    case dtype::e2m1x2:
+      return stored * 2;
+    case dtype::ue8m0x4:
+      return stored * 4;
+    case dtype::e5m6x8:
+      return stored / 12 * 8;
+    default:
+      return stored;
   }
 }
 

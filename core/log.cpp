@@ -70,8 +70,8 @@ void log(std::string_view channel, std::string_view text) {
     const std::lock_guard lock(s.mutex);
     sink = s.sink;
   }
-  // Called without the lock: a sink may log, call Portile or wait for a lock of its own (an interpreter's) without a deadlock.
-  // A sink that throws loses its line, not the launch it belongs to.
+  // Called without the lock: a sink may log, call Portile or wait for a lock of its own (an interpreter's)
+  // without a deadlock. A sink that throws loses its line, not the launch it belongs to.
   try {
     if (sink)
       (*sink)(channel, text);

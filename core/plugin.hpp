@@ -40,7 +40,8 @@ std::int32_t guarded(char* text, std::size_t size, F f) noexcept {
 }
 
 namespace detail {
-/// The C functions of an entry. Ordinary functions rather than lambdas: those count as device code too for some compilers.
+/// The C functions of an entry. Ordinary functions rather than lambdas: those count as device code too for
+/// some compilers.
 template <class P, class I>
 struct entry_functions {
   static std::int32_t supports(const portile_device_info* d, const void* p, char* text, std::size_t size) {
@@ -76,7 +77,8 @@ constexpr portile_implementation make_implementation(const char* name, device_ki
   e.archs = archs;
   e.problem_size = sizeof(P);
   e.supports = &functions::supports;
-  if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); }) e.workspace = &functions::workspace;
+  if constexpr (requires(const portile_device_info& d, const P& p) { I::workspace(d, p); })
+    e.workspace = &functions::workspace;
   e.launch = &functions::launch;
   return e;
 }

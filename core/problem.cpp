@@ -41,12 +41,18 @@ std::string detail::show(double v) {
 
 std::string field_info::attribute_text(const void* p) const {
   switch (type) {
-    case attribute_type::boolean: return at<bool>(p, offset) ? "true" : "false";
-    case attribute_type::integer: return std::to_string(at<std::int64_t>(p, offset));
-    case attribute_type::real: return detail::show(at<double>(p, offset));
-    case attribute_type::text: return std::string(at<word>(p, offset).view());
-    case attribute_type::optional_integer: return detail::show(at<std::optional<std::int64_t>>(p, offset));
-    case attribute_type::optional_real: return detail::show(at<std::optional<double>>(p, offset));
+    case attribute_type::boolean:
+      return at<bool>(p, offset) ? "true" : "false";
+    case attribute_type::integer:
+      return std::to_string(at<std::int64_t>(p, offset));
+    case attribute_type::real:
+      return detail::show(at<double>(p, offset));
+    case attribute_type::text:
+      return std::string(at<word>(p, offset).view());
+    case attribute_type::optional_integer:
+      return detail::show(at<std::optional<std::int64_t>>(p, offset));
+    case attribute_type::optional_real:
+      return detail::show(at<std::optional<double>>(p, offset));
   }
   return {};
 }
@@ -62,11 +68,16 @@ void field_info::set_attribute(void* p, std::string_view v) const {
   };
   switch (type) {
     case attribute_type::boolean:
-      if (v != "true" && v != "false" && v != "1" && v != "0") bad_attribute(*this, v, "must be true or false");
+      if (v != "true" && v != "false" && v != "1" && v != "0")
+        bad_attribute(*this, v, "must be true or false");
       at<bool>(p, offset) = v == "true" || v == "1";
       return;
-    case attribute_type::integer: at<std::int64_t>(p, offset) = integer(); return;
-    case attribute_type::real: at<double>(p, offset) = real(); return;
+    case attribute_type::integer:
+      at<std::int64_t>(p, offset) = integer();
+      return;
+    case attribute_type::real:
+      at<double>(p, offset) = real();
+      return;
     case attribute_type::text:
       if (v.size() > word::capacity) bad_attribute(*this, v, "must have at most 31 characters");
       at<word>(p, offset) = word(v);
@@ -88,23 +99,32 @@ bool field_info::same_attribute(const void* a, const void* b) const {
   };
   const void *x = static_cast<const char*>(a) + offset, *y = static_cast<const char*>(b) + offset;
   switch (type) {
-    case attribute_type::boolean: return at<bool>(a, offset) == at<bool>(b, offset);
-    case attribute_type::integer: return bits(x, y, sizeof(std::int64_t));
-    case attribute_type::real: return bits(x, y, sizeof(double));
-    case attribute_type::text: return at<word>(a, offset) == at<word>(b, offset);
+    case attribute_type::boolean:
+      return at<bool>(a, offset) == at<bool>(b, offset);
+    case attribute_type::integer:
+      return bits(x, y, sizeof(std::int64_t));
+    case attribute_type::real:
+      return bits(x, y, sizeof(double));
+    case attribute_type::text:
+      return at<word>(a, offset) == at<word>(b, offset);
     case attribute_type::optional_integer:
       return optional(at<std::optional<std::int64_t>>(a, offset), at<std::optional<std::int64_t>>(b, offset));
-    case attribute_type::optional_real: return optional(at<std::optional<double>>(a, offset), at<std::optional<double>>(b, offset));
+    case attribute_type::optional_real:
+      return optional(at<std::optional<double>>(a, offset), at<std::optional<double>>(b, offset));
   }
   return false;
 }
 
 std::optional<std::int64_t> field_info::attribute_number(const void* p) const {
   switch (type) {
-    case attribute_type::boolean: return at<bool>(p, offset);
-    case attribute_type::integer: return at<std::int64_t>(p, offset);
-    case attribute_type::optional_integer: return at<std::optional<std::int64_t>>(p, offset);
-    default: return {};
+    case attribute_type::boolean:
+      return at<bool>(p, offset);
+    case attribute_type::integer:
+      return at<std::int64_t>(p, offset);
+    case attribute_type::optional_integer:
+      return at<std::optional<std::int64_t>>(p, offset);
+    default:
+      return {};
   }
 }
 
@@ -116,7 +136,9 @@ const field_info* op_info::find(std::string_view field) const {
 bool op_info::is_dimension(std::string_view n) const {
   return std::find(dimensions.begin(), dimensions.end(), n) != dimensions.end();
 }
-bool op_info::is_ignored(std::string_view n) const { return std::find(ignored.begin(), ignored.end(), n) != ignored.end(); }
+bool op_info::is_ignored(std::string_view n) const {
+  return std::find(ignored.begin(), ignored.end(), n) != ignored.end();
+}
 
 void complete(op_info& op) {
   op.family = op.name.substr(0, op.name.find('.'));
@@ -149,7 +171,8 @@ void any_problem::set(std::string_view name, std::string_view value) {
 
 const op_info* find_operation(std::string_view name) {
   const auto& all = operations();
-  const auto it = std::lower_bound(all.begin(), all.end(), name, [](const op_info& o, std::string_view n) { return o.name < n; });
+  const auto it = std::lower_bound(all.begin(), all.end(), name,
+                                   [](const op_info& o, std::string_view n) { return o.name < n; });
   return it != all.end() && it->name == name ? &*it : nullptr;
 }
 

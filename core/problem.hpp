@@ -1,6 +1,7 @@
 #pragma once
-// A problem struct *is* the operation: an aggregate with the inputs, outputs and options of one call. It declares its
-// fields once, in `describe`, and everything that walks fields (checks, explain, verify, bindings, docs) reads that.
+// A problem struct *is* the operation: an aggregate with the inputs, outputs and options of one call. It
+// declares its fields once, in `describe`, and everything that walks fields (checks, explain, verify,
+// bindings, docs) reads that.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,7 +28,8 @@ enum class attribute_type { boolean, integer, real, text, optional_integer, opti
 /// What strides a tensor field takes. Outputs never overlap themselves, whatever the rule.
 enum class layout_rule {
   any,         ///< any non-negative strides
-  unit_last,   ///< last stride 1 (or last extent at most 1), the others free: rows may be a slice of a wider matrix
+  unit_last,   ///< last stride 1 (or last extent at most 1), the others free: rows may be a slice of a wider
+               ///< matrix
   contiguous,  ///< row-major without gaps
 };
 
@@ -42,7 +44,7 @@ struct field_info {
   shape_spec shape;
   layout_rule layout = layout_rule::unit_last;
   bool is_optional = false;
-  bool on_host = false;         ///< lives in host memory whatever the queue's device
+  bool on_host = false;               ///< lives in host memory whatever the queue's device
   std::optional<formula> packs_rows;  ///< when not 0, a packed type packs along the next to last dimension
   // attributes
   attribute_type type = attribute_type::integer;
@@ -59,7 +61,9 @@ struct field_info {
   const tensor& tensor_in(const void* problem) const {
     return *reinterpret_cast<const tensor*>(static_cast<const char*>(problem) + offset);
   }
-  tensor& tensor_in(void* problem) const { return *reinterpret_cast<tensor*>(static_cast<char*>(problem) + offset); }
+  tensor& tensor_in(void* problem) const {
+    return *reinterpret_cast<tensor*>(static_cast<char*>(problem) + offset);
+  }
   tensor_list& list_in(void* problem) const {
     return *reinterpret_cast<tensor_list*>(static_cast<char*>(problem) + offset);
   }
@@ -179,7 +183,9 @@ class description {
     return f;
   }
   /// Params of golden manifests that carry nothing an array does not say.
-  void ignored(std::initializer_list<const char*> names) { op_.ignored.insert(op_.ignored.end(), names.begin(), names.end()); }
+  void ignored(std::initializer_list<const char*> names) {
+    op_.ignored.insert(op_.ignored.end(), names.begin(), names.end());
+  }
   /// A size or layout rule of the peer's that Portile keeps (check() enforces it) or lifts.
   void kept(std::string rule) { op_.limits.push_back({std::move(rule), true}); }
   void lifted(std::string rule) { op_.limits.push_back({std::move(rule), false}); }
@@ -190,7 +196,8 @@ class description {
   template <class T>
   static std::size_t offset_of(T P::*m) {
     static const P sample{};
-    return static_cast<std::size_t>(reinterpret_cast<const char*>(&(sample.*m)) - reinterpret_cast<const char*>(&sample));
+    return static_cast<std::size_t>(reinterpret_cast<const char*>(&(sample.*m)) -
+                                    reinterpret_cast<const char*>(&sample));
   }
   field_info& add(const char* name, std::size_t offset, const char* text) {
     field_info f;

@@ -40,8 +40,9 @@ void* queue_state::workspace(std::uint64_t bytes) {
     return arena;
   }
   if (in_capture)
-    throw error(status_code::capture_unsafe, "queue on " + where.text() + ": the workspace would grow to " + std::to_string(bytes) +
-                                                 " bytes inside a capture: make a plan, or run once, before capturing");
+    throw error(status_code::capture_unsafe,
+                "queue on " + where.text() + ": the workspace would grow to " + std::to_string(bytes) +
+                    " bytes inside a capture: make a plan, or run once, before capturing");
   if (arena && arena_captured) {
     retired_arenas.push_back(arena);
   } else if (arena) {
@@ -66,8 +67,9 @@ std::uint64_t* queue_state::next_trap(const op_info& op) {
   if (word == num_traps) {
     const auto captured = [](const pending_trap& p) { return p.captured; };
     if (in_capture || std::all_of(pending.begin(), pending.end(), captured))
-      throw error(status_code::capture_unsafe,
-                  "queue on " + where.text() + ": more than 128 checked launches " + (in_capture ? "in flight" : "in its graphs"));
+      throw error(status_code::capture_unsafe, "queue on " + where.text() +
+                                                   ": more than 128 checked launches " +
+                                                   (in_capture ? "in flight" : "in its graphs"));
     collect_traps();  // what it finds is kept for wait()
     return next_trap(op);
   }
@@ -83,7 +85,8 @@ void queue_state::collect_traps() {
   call(runtime->stream_wait, where.ordinal(), stream);
   if (pending.empty()) return;
   std::uint64_t words[num_traps];
-  call(runtime->copy, where.ordinal(), stream, static_cast<void*>(words), static_cast<const void*>(traps), sizeof words);
+  call(runtime->copy, where.ordinal(), stream, static_cast<void*>(words), static_cast<const void*>(traps),
+       sizeof words);
   call(runtime->stream_wait, where.ordinal(), stream);
   call(runtime->fill, where.ordinal(), stream, static_cast<void*>(traps), 0xff, sizeof words);
   std::vector<pending_trap> kept;
@@ -103,7 +106,8 @@ void queue_state::wait() {
   collect_traps();
   if (const op_info* op = std::exchange(broken_op, nullptr)) {
     const std::size_t rule = broken_word & 255;
-    throw data_error(op->name, rule < op->traps.size() ? op->traps[rule] : "unknown rule", static_cast<std::int64_t>(broken_word >> 8));
+    throw data_error(op->name, rule < op->traps.size() ? op->traps[rule] : "unknown rule",
+                     static_cast<std::int64_t>(broken_word >> 8));
   }
 }
 
@@ -117,8 +121,8 @@ std::shared_ptr<queue_state> make_state(device where, queue_properties propertie
   s->runtime = &runtime_of(where);
   s->properties = properties;
   if (properties.num_sms < 0 || properties.num_sms > s->info->num_sms)
-    throw error(status_code::invalid_argument, "queue: num_sms = " + std::to_string(properties.num_sms) + ": must be 0 to " +
-                                                   std::to_string(s->info->num_sms));
+    throw error(status_code::invalid_argument, "queue: num_sms = " + std::to_string(properties.num_sms) +
+                                                   ": must be 0 to " + std::to_string(s->info->num_sms));
   s->stream = stream;
   if (own) {
     call(s->runtime->stream_create, where.ordinal(), &s->stream);
@@ -126,7 +130,8 @@ std::shared_ptr<queue_state> make_state(device where, queue_properties propertie
   }
   if (properties.checked) {
     if (s->capturing())
-      throw error(status_code::capture_unsafe, "queue on " + where.text() + ": a checked queue cannot be made inside a capture");
+      throw error(status_code::capture_unsafe,
+                  "queue on " + where.text() + ": a checked queue cannot be made inside a capture");
     const std::uint64_t bytes = queue_state::num_traps * sizeof(std::uint64_t);
     void* p = nullptr;
     call(s->runtime->allocate, where.ordinal(), bytes, 0, &p);
@@ -141,7 +146,8 @@ std::shared_ptr<queue_state> make_state(device where, queue_properties propertie
 
 queue::queue(selector choose, queue_properties properties) : queue(choose(), properties) {}
 
-queue::queue(device where, queue_properties properties) : state_(detail::make_state(where, properties, true, nullptr)) {}
+queue::queue(device where, queue_properties properties)
+    : state_(detail::make_state(where, properties, true, nullptr)) {}
 
 queue queue::wrap(device where, void* native_stream, queue_properties properties) {
   return queue(detail::make_state(where, properties, false, native_stream));
@@ -166,14 +172,16 @@ event queue::record() {
 }
 
 void event::wait() const {
-  if (state_) detail::call(state_->queue->runtime->event_wait, state_->queue->where.ordinal(), state_->handle);
+  if (state_)
+    detail::call(state_->queue->runtime->event_wait, state_->queue->where.ordinal(), state_->handle);
 }
 
 double event::milliseconds_since(const event& earlier) const {
   if (!state_ || !earlier.state_ || state_->queue->where != earlier.state_->queue->where)
     throw error(status_code::invalid_argument, "event: both must have been recorded on queues of one device");
   double ms = 0;
-  detail::call(state_->queue->runtime->event_elapsed, state_->queue->where.ordinal(), earlier.state_->handle, state_->handle, &ms);
+  detail::call(state_->queue->runtime->event_elapsed, state_->queue->where.ordinal(), earlier.state_->handle,
+               state_->handle, &ms);
   return ms;
 }
 
@@ -181,7 +189,8 @@ namespace {
 
 void* allocate(std::size_t bytes, const queue& q, std::int32_t host) {
   void* p = nullptr;
-  detail::call(q.state().runtime->allocate, q.get_device().ordinal(), static_cast<std::uint64_t>(bytes), host, &p);
+  detail::call(q.state().runtime->allocate, q.get_device().ordinal(), static_cast<std::uint64_t>(bytes), host,
+               &p);
   return p;
 }
 void release(void* p, const queue& q, std::int32_t host) {
@@ -196,10 +205,14 @@ void free(void* p, const queue& q) { release(p, q, 0); }
 void free_host(void* p, const queue& q) { release(p, q, 1); }
 
 void memcpy(queue& q, void* dst, const void* src, std::size_t bytes) {
-  if (bytes) detail::call(q.state().runtime->copy, q.get_device().ordinal(), q.native_handle(), dst, src, static_cast<std::uint64_t>(bytes));
+  if (bytes)
+    detail::call(q.state().runtime->copy, q.get_device().ordinal(), q.native_handle(), dst, src,
+                 static_cast<std::uint64_t>(bytes));
 }
 void memset(queue& q, void* dst, int byte, std::size_t bytes) {
-  if (bytes) detail::call(q.state().runtime->fill, q.get_device().ordinal(), q.native_handle(), dst, std::int32_t{byte}, static_cast<std::uint64_t>(bytes));
+  if (bytes)
+    detail::call(q.state().runtime->fill, q.get_device().ordinal(), q.native_handle(), dst,
+                 std::int32_t{byte}, static_cast<std::uint64_t>(bytes));
 }
 
 }  // namespace portile

@@ -33,7 +33,7 @@ struct queue_state {
   std::recursive_mutex mutex;
   void* arena = nullptr;
   std::uint64_t arena_bytes = 0;
-  bool arena_captured = false;  ///< a graph holds its address
+  bool arena_captured = false;        ///< a graph holds its address
   std::vector<void*> retired_arenas;  ///< outgrown ones that graphs hold: they live as long as the queue
 
   // Checked queues: a ring of device words, and which launch took which.
@@ -45,11 +45,12 @@ struct queue_state {
     bool captured;  ///< belongs to a graph: looked at again after every replay
   };
   std::vector<pending_trap> pending;
-  const op_info* broken_op = nullptr;  ///< of the earliest launch whose data broke a rule, until wait() reports it
+  const op_info* broken_op =
+      nullptr;  ///< of the earliest launch whose data broke a rule, until wait() reports it
   std::uint64_t broken_word = 0;
 
-  // The latest plans of each operation, latest first: another run with the same metadata skips the checks. Several, because one
-  // operation often alternates between a few shapes.
+  // The latest plans of each operation, latest first: another run with the same metadata skips the checks.
+  // Several, because one operation often alternates between a few shapes.
   static constexpr std::size_t max_plans = 8;
   std::unordered_map<const op_info*, std::vector<std::shared_ptr<plan_state>>> plans;
 
@@ -73,8 +74,8 @@ struct resolution {
   std::uint64_t workspace_bytes = 0;
   std::string refusal;  ///< every candidate and its reason, when nothing takes it
 };
-resolution resolve(const portile_device_info& device, std::string_view device_text, const op_info& op, const void* problem,
-                   std::string_view force, bool host_fallback);
+resolution resolve(const portile_device_info& device, std::string_view device_text, const op_info& op,
+                   const void* problem, std::string_view force, bool host_fallback);
 
 /// What the option, else the first rule that names the operation, forces; empty: nothing.
 std::string forced_for(std::string_view op, std::string_view option = {});

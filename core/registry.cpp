@@ -34,8 +34,8 @@ state& registry_state() {
   return *s;
 }
 
-// The folder of libportile.so, found while it is being loaded: the loader may have used a path relative to a current folder
-// that the program leaves later.
+// The folder of libportile.so, found while it is being loaded: the loader may have used a path relative to a
+// current folder that the program leaves later.
 std::string find_own_folder() {
   Dl_info info{};
   if (!dladdr(reinterpret_cast<const void*>(&host_log), &info) || !info.dli_fname) return {};
@@ -51,7 +51,8 @@ std::string stem_of(const std::string& file) {
 }
 
 std::string mismatch(const char* what, std::uint64_t got, std::uint64_t want) {
-  return std::string("ABI mismatch: ") + what + " is " + std::to_string(got) + ", this library has " + std::to_string(want);
+  return std::string("ABI mismatch: ") + what + " is " + std::to_string(got) + ", this library has " +
+         std::to_string(want);
 }
 
 bool known_kind(std::int32_t kind) { return kind >= PORTILE_DEVICE_CPU && kind <= PORTILE_DEVICE_SYCL; }
@@ -60,13 +61,16 @@ bool known_kind(std::int32_t kind) { return kind >= PORTILE_DEVICE_CPU && kind <
 std::string table_problem(const portile_backend* b) {
   if (!b) return "the entry function gave no table";
   if (b->abi_version != PORTILE_ABI_VERSION) return mismatch("version", b->abi_version, PORTILE_ABI_VERSION);
-  if (b->size != sizeof(portile_backend)) return mismatch("size of portile_backend", b->size, sizeof(portile_backend));
+  if (b->size != sizeof(portile_backend))
+    return mismatch("size of portile_backend", b->size, sizeof(portile_backend));
   if (b->device_info_size != sizeof(portile_device_info))
     return mismatch("size of portile_device_info", b->device_info_size, sizeof(portile_device_info));
-  if (b->launch_size != sizeof(portile_launch)) return mismatch("size of portile_launch", b->launch_size, sizeof(portile_launch));
+  if (b->launch_size != sizeof(portile_launch))
+    return mismatch("size of portile_launch", b->launch_size, sizeof(portile_launch));
   if (b->implementation_size != sizeof(portile_implementation))
     return mismatch("size of portile_implementation", b->implementation_size, sizeof(portile_implementation));
-  if (b->tensor_size != sizeof(tensor)) return mismatch("size of portile::tensor", b->tensor_size, sizeof(tensor));
+  if (b->tensor_size != sizeof(tensor))
+    return mismatch("size of portile::tensor", b->tensor_size, sizeof(tensor));
   if (b->runtime && b->runtime->size != sizeof(portile_runtime))
     return mismatch("size of portile_runtime", b->runtime->size, sizeof(portile_runtime));
   if (!b->name || b->num_devices < 0 || (b->num_devices > 0 && (!b->devices || !b->runtime)))
@@ -74,21 +78,25 @@ std::string table_problem(const portile_backend* b) {
   if (!known_kind(b->device_kind)) return "unknown kind of device " + std::to_string(b->device_kind);
   if (b->num_devices > 0 && b->device_kind == PORTILE_DEVICE_CPU) return "the host is no device of a plug-in";
   if (const portile_runtime* r = b->runtime;
-      r && !(r->allocate && r->release && r->copy && r->fill && r->stream_create && r->stream_destroy && r->stream_wait &&
-             r->stream_capturing && r->event_create && r->event_destroy && r->event_record && r->event_wait && r->event_elapsed))
+      r && !(r->allocate && r->release && r->copy && r->fill && r->stream_create && r->stream_destroy &&
+             r->stream_wait && r->stream_capturing && r->event_create && r->event_destroy &&
+             r->event_record && r->event_wait && r->event_elapsed))
     return "the run time lacks a function";
   for (int i = 0; i < b->num_devices; ++i) {
     const portile_device_info& d = b->devices[i];
-    if (d.kind != b->device_kind || !std::memchr(d.name, 0, sizeof d.name) || !std::memchr(d.arch, 0, sizeof d.arch))
+    if (d.kind != b->device_kind || !std::memchr(d.name, 0, sizeof d.name) ||
+        !std::memchr(d.arch, 0, sizeof d.arch))
       return "device " + std::to_string(i) + " is malformed";
   }
   if (b->num_implementations > 0 && !b->implementations) return "the table lacks its implementations";
   for (std::uint64_t i = 0; i < b->num_implementations; ++i) {
     const portile_implementation* e = b->implementations[i];
-    if (!e || !e->op || !e->name || !e->archs || !e->supports || !e->launch || !known_kind(e->device_kind)) return "implementation " + std::to_string(i) + " is incomplete";
+    if (!e || !e->op || !e->name || !e->archs || !e->supports || !e->launch || !known_kind(e->device_kind))
+      return "implementation " + std::to_string(i) + " is incomplete";
     const op_info* op = find_operation(e->op);
     if (op && op->size != e->problem_size)
-      return std::string(e->op) + " " + e->name + ": " + mismatch("size of the problem", e->problem_size, op->size);
+      return std::string(e->op) + " " + e->name + ": " +
+             mismatch("size of the problem", e->problem_size, op->size);
   }
   return {};
 }
@@ -104,7 +112,8 @@ status load_locked(state& s, const std::string& place) {
   const auto refuse = [&](std::string reason, status_code code = status_code::unsupported) {
     info.reason = std::move(reason);
     log("load", file + ": refused: " + info.reason);
-    const auto before = std::find_if(s.backends.begin(), s.backends.end(), [&](const backend_info& b) { return b.file == file; });
+    const auto before = std::find_if(s.backends.begin(), s.backends.end(),
+                                     [&](const backend_info& b) { return b.file == file; });
     if (before == s.backends.end())
       s.backends.push_back(info);
     else
@@ -115,8 +124,8 @@ status load_locked(state& s, const std::string& place) {
     if (b.loaded && b.file == file) return {};
   if (ec) return refuse("cannot be read: " + ec.message());
 
-  // RTLD_LOCAL keeps same-named inline and static symbols of two plug-ins apart. A refused plug-in stays mapped when
-  // its entry has run: it may have registered process-wide handlers.
+  // RTLD_LOCAL keeps same-named inline and static symbols of two plug-ins apart. A refused plug-in stays
+  // mapped when its entry has run: it may have registered process-wide handlers.
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char* e = dlerror();
@@ -131,7 +140,9 @@ status load_locked(state& s, const std::string& place) {
   char text[512] = "";
   const std::int32_t code = entry(&host_table, &table, text, sizeof text);
   text[sizeof text - 1] = 0;
-  if (code != 0) return refuse(*text ? text : "the entry function failed with code " + std::to_string(code), failure_code(code));
+  if (code != 0)
+    return refuse(*text ? text : "the entry function failed with code " + std::to_string(code),
+                  failure_code(code));
   if (std::string problem = table_problem(table); !problem.empty()) return refuse(std::move(problem));
 
   info.name = table->name;
@@ -148,8 +159,9 @@ status load_locked(state& s, const std::string& place) {
     for (int i = 0; i < table->num_devices; ++i)
       info.devices.emplace_back(static_cast<device_kind>(table->device_kind), table->devices[i].ordinal);
   }
-  log("load", file + ": loaded " + info.name + ", " + std::to_string(table->num_implementations) + " implementations, " +
-                  std::to_string(info.devices.size()) + " devices" + (info.reason.empty() ? "" : ": " + info.reason));
+  log("load", file + ": loaded " + info.name + ", " + std::to_string(table->num_implementations) +
+                  " implementations, " + std::to_string(info.devices.size()) + " devices" +
+                  (info.reason.empty() ? "" : ": " + info.reason));
   std::erase_if(s.backends, [&](const backend_info& b) { return b.file == file; });  // an earlier refusal
   s.backends.push_back(std::move(info));
   ++s.version;
@@ -174,14 +186,17 @@ void scan(state& s) {
     std::error_code ec;
     std::vector<std::string> files;
     if (!fs::path(place).is_absolute()) {
-      s.backends.push_back({stem_of(place), place, false, "PORTILE_BACKEND_PATH: must be an absolute path", {}, {}, nullptr});
+      s.backends.push_back(
+          {stem_of(place), place, false, "PORTILE_BACKEND_PATH: must be an absolute path", {}, {}, nullptr});
       log("load", place + ": refused: " + s.backends.back().reason);
     } else if (fs::is_directory(place, ec)) {
       for (fs::directory_iterator f(place, ec), end; !ec && f != end; f.increment(ec)) {
         const std::string name = f->path().filename().string();
         if (name.starts_with(file_prefix) && name.ends_with(".so")) files.push_back(f->path().string());
       }
-      if (ec) s.backends.push_back({stem_of(place), place, false, "cannot be read: " + ec.message(), {}, {}, nullptr});
+      if (ec)
+        s.backends.push_back(
+            {stem_of(place), place, false, "cannot be read: " + ec.message(), {}, {}, nullptr});
     } else {
       files.push_back(place);
     }
@@ -229,8 +244,8 @@ std::vector<implementation_ref> implementations(std::string_view op) {
 
 std::uint64_t detail::registry_version() {
   state& s = registry_state();
-  // A run on every thread passes here: no lock once the plug-ins are loaded. While another thread loads them, the version
-  // that it publishes at the end of each load makes later runs choose again.
+  // A run on every thread passes here: no lock once the plug-ins are loaded. While another thread loads them,
+  // the version that it publishes at the end of each load makes later runs choose again.
   if (!s.scanned.load(std::memory_order_acquire)) (void)scanned();
   return s.version.load(std::memory_order_acquire);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Backends found on this machine, their devices and implementations. Everything here is read-only for users; the
-// dispatcher walks it.
+// Backends found on this machine, their devices and implementations. Everything here is read-only for users;
+// the dispatcher walks it.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,12 +24,12 @@ struct backend_info {
   const portile_backend* table = nullptr;
 };
 
-/// Loads on first use: the folder of libportile.so, or PORTILE_BACKEND_PATH (absolute folders or files, colon separated, empty
-/// entries are ignored); never the current folder. Files are named libportile_backend_*.so.
+/// Loads on first use: the folder of libportile.so, or PORTILE_BACKEND_PATH (absolute folders or files, colon
+/// separated, empty entries are ignored); never the current folder. Files are named libportile_backend_*.so.
 PORTILE_API std::vector<backend_info> backends();
 
-/// Loads one more plug-in file; status text names the file and the reason when it is refused. The refusal is kept and
-/// shown by backends() too.
+/// Loads one more plug-in file; status text names the file and the reason when it is refused. The refusal is
+/// kept and shown by backends() too.
 PORTILE_API status load_backend(const std::string& file);
 
 /// A registered implementation.

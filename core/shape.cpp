@@ -27,8 +27,8 @@ value multiply(std::int64_t a, std::int64_t b) {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0); }
 
-// Recursive descent over the text; shapes are evaluated a few times per call of an operation, on strings of a few
-// characters, so there is no compiled form.
+// Recursive descent over the text; shapes are evaluated a few times per call of an operation, on strings of a
+// few characters, so there is no compiled form.
 class parser {
  public:
   parser(std::string_view text, const formula::lookup& names, std::vector<std::string>* seen)
@@ -43,7 +43,8 @@ class parser {
 
  private:
   [[noreturn]] void fail() const {
-    throw error(status_code::internal, "formula '" + std::string(text_) + "': syntax error at column " + std::to_string(at_));
+    throw error(status_code::internal,
+                "formula '" + std::string(text_) + "': syntax error at column " + std::to_string(at_));
   }
   void skip() {
     while (at_ < text_.size() && text_[at_] == ' ') ++at_;
@@ -100,7 +101,8 @@ class parser {
       return v;
     }
     const std::size_t start = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_' || text_[at_] == '.'))
+    while (at_ < text_.size() &&
+           (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_' || text_[at_] == '.'))
       ++at_;
     if (start == at_) fail();
     const std::string_view token = text_.substr(start, at_ - start);
@@ -118,8 +120,10 @@ class parser {
     need(',');
     value b = conditional();
     need(')');
-    if (token == "ceil") return both(a, b, [](auto x, auto y) { return y > 0 ? value{ceil_div(x, y)} : value{}; });
-    if (token == "align") return both(a, b, [](auto x, auto y) { return y > 0 ? multiply(ceil_div(x, y), y) : value{}; });
+    if (token == "ceil")
+      return both(a, b, [](auto x, auto y) { return y > 0 ? value{ceil_div(x, y)} : value{}; });
+    if (token == "align")
+      return both(a, b, [](auto x, auto y) { return y > 0 ? multiply(ceil_div(x, y), y) : value{}; });
     if (token == "max") return both(a, b, [](auto x, auto y) { return value{std::max(x, y)}; });
     if (token == "min") return both(a, b, [](auto x, auto y) { return value{std::min(x, y)}; });
     fail();

@@ -10,9 +10,10 @@
 
 namespace portile {
 
-/// Whole-number formula over named dimensions and attributes: + - * / (floor), parentheses, ceil(a, b) = ceil(a / b),
-/// align(a, b), max(a, b), min(a, b), and a ? b : c with a being zero or not. `field.type` is 1 where the tensor of that field
-/// has this element type ("b.e2m1x2"), else 0; an absent tensor counts as having the first type of its field.
+/// Whole-number formula over named dimensions and attributes: + - * / (floor), parentheses, ceil(a, b) =
+/// ceil(a / b), align(a, b), max(a, b), min(a, b), and a ? b : c with a being zero or not. `field.type` is 1
+/// where the tensor of that field has this element type ("b.e2m1x2"), else 0; an absent tensor counts as
+/// having the first type of its field.
 class formula {
  public:
   using lookup = std::function<std::optional<std::int64_t>(std::string_view)>;
@@ -33,8 +34,8 @@ class formula {
 };
 
 /// Shape of a tensor field: one list of formulas for each rank it may have. Written as
-/// "num_tokens, hidden_size" or "num_tokens, hidden_size | batch, num_tokens, hidden_size"; "..." as the first entry
-/// stands for any number of leading dimensions; "" is a single element of rank 0.
+/// "num_tokens, hidden_size" or "num_tokens, hidden_size | batch, num_tokens, hidden_size"; "..." as the
+/// first entry stands for any number of leading dimensions; "" is a single element of rank 0.
 struct shape_spec {
   struct alternative {
     bool open = false;  ///< begins with "..."

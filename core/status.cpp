@@ -4,14 +4,22 @@ namespace portile {
 
 const char* to_string(status_code code) {
   switch (code) {
-    case status_code::ok: return "ok";
-    case status_code::invalid_argument: return "invalid_argument";
-    case status_code::unsupported: return "unsupported";
-    case status_code::data_error: return "data_error";
-    case status_code::out_of_memory: return "out_of_memory";
-    case status_code::device_error: return "device_error";
-    case status_code::capture_unsafe: return "capture_unsafe";
-    case status_code::internal: return "internal";
+    case status_code::ok:
+      return "ok";
+    case status_code::invalid_argument:
+      return "invalid_argument";
+    case status_code::unsupported:
+      return "unsupported";
+    case status_code::data_error:
+      return "data_error";
+    case status_code::out_of_memory:
+      return "out_of_memory";
+    case status_code::device_error:
+      return "device_error";
+    case status_code::capture_unsafe:
+      return "capture_unsafe";
+    case status_code::internal:
+      return "internal";
   }
   return "unknown";
 }

@@ -21,7 +21,8 @@ enum class status_code : std::int32_t {
 };
 
 PORTILE_API const char* to_string(status_code code);
-/// The code with this number; internal for numbers that stand for none, and for 0, where the call is known to have failed.
+/// The code with this number; internal for numbers that stand for none, and for 0, where the call is known to
+/// have failed.
 constexpr status_code failure_code(std::int32_t number) {
   return number > 0 && number <= 7 ? static_cast<status_code>(number) : status_code::internal;
 }

@@ -27,23 +27,25 @@ extents_t contiguous_strides(std::span<const std::int64_t> extents) {
   for (std::size_t i = std::min<std::size_t>(extents.size(), max_rank); i-- > 0;) {
     s[i] = n;
     // Extents too large to multiply are refused by check(); here they must only not overflow.
-    if (extents[i] > 0 && __builtin_mul_overflow(n, extents[i], &n)) n = std::numeric_limits<std::int64_t>::max();
+    if (extents[i] > 0 && __builtin_mul_overflow(n, extents[i], &n))
+      n = std::numeric_limits<std::int64_t>::max();
   }
   return s;
 }
 
 tensor make_tensor(void* data, dtype type, std::span<const std::int64_t> extents, device where) {
   const extents_t s = contiguous_strides(extents.first(std::min<std::size_t>(extents.size(), max_rank)));
-  return make_tensor(data, type, extents, std::span<const std::int64_t>(s).first(std::min<std::size_t>(extents.size(), max_rank)),
+  return make_tensor(data, type, extents,
+                     std::span<const std::int64_t>(s).first(std::min<std::size_t>(extents.size(), max_rank)),
                      where);
 }
 
 tensor make_tensor(void* data, dtype type, std::span<const std::int64_t> extents,
                    std::span<const std::int64_t> strides, device where) {
   if (extents.size() > max_rank || strides.size() != extents.size())
-    throw error(status_code::invalid_argument,
-                "make_tensor: rank = " + std::to_string(extents.size()) + ", strides = " +
-                    std::to_string(strides.size()) + ": rank must be at most 5 with one stride per dimension");
+    throw error(status_code::invalid_argument, "make_tensor: rank = " + std::to_string(extents.size()) +
+                                                   ", strides = " + std::to_string(strides.size()) +
+                                                   ": rank must be at most 5 with one stride per dimension");
   tensor t;
   t.data = data;
   t.dtype = type;

@@ -41,7 +41,8 @@ struct tensor {
 };
 
 /// Row-major contiguous tensor over memory of the caller.
-PORTILE_API tensor make_tensor(void* data, dtype type, std::span<const std::int64_t> extents, device where = {});
+PORTILE_API tensor make_tensor(void* data, dtype type, std::span<const std::int64_t> extents,
+                               device where = {});
 PORTILE_API tensor make_tensor(void* data, dtype type, std::span<const std::int64_t> extents,
                                std::span<const std::int64_t> strides, device where = {});
 
@@ -50,7 +51,8 @@ tensor make_tensor(T* data, std::initializer_list<std::int64_t> extents, device 
   return make_tensor(const_cast<std::remove_const_t<T>*>(data), dtype_of<std::remove_const_t<T>>,
                      {extents.begin(), extents.size()}, where);
 }
-inline tensor make_tensor(void* data, dtype type, std::initializer_list<std::int64_t> extents, device where = {}) {
+inline tensor make_tensor(void* data, dtype type, std::initializer_list<std::int64_t> extents,
+                          device where = {}) {
   return make_tensor(data, type, std::span<const std::int64_t>{extents.begin(), extents.size()}, where);
 }
 inline tensor make_tensor(void* data, dtype type, std::initializer_list<std::int64_t> extents,

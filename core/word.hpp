@@ -7,15 +7,16 @@
 
 namespace portile {
 
-/// A short text attribute (at most 31 characters) that is part of a problem struct: trivially copyable, so that a
-/// problem can cross the plug-in boundary.
+/// A short text attribute (at most 31 characters) that is part of a problem struct: trivially copyable, so
+/// that a problem can cross the plug-in boundary.
 class word {
  public:
   static constexpr std::size_t capacity = 31;
   constexpr word() = default;
   constexpr word(const char* text) : word(std::string_view(text)) {}
   constexpr word(std::string_view text) {
-    if (text.size() > capacity) throw error(status_code::invalid_argument, "text attribute longer than 31 characters");
+    if (text.size() > capacity)
+      throw error(status_code::invalid_argument, "text attribute longer than 31 characters");
     for (std::size_t i = 0; i < text.size(); ++i) text_[i] = text[i];
     size_ = static_cast<unsigned char>(text.size());
   }

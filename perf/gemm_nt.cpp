@@ -1,4 +1,5 @@
-// Times gemm.nt on a GPU: median of 20 runs after 3 warm-ups, random bf16 data. usage: portile_perf_gemm_nt M N K
+// Times gemm.nt on a GPU: median of 20 runs after 3 warm-ups, random bf16 data. usage: portile_perf_gemm_nt M
+// N K
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,8 @@ int main(int argc, char** argv) {
   gemm::nt p;
   p.a = random(M);
   p.b = random(N);
-  p.out = make_tensor(malloc_device(static_cast<std::size_t>(M * N * 2), q), dtype::bf16, {M, N}, q.get_device());
+  p.out =
+      make_tensor(malloc_device(static_cast<std::size_t>(M * N * 2), q), dtype::bf16, {M, N}, q.get_device());
   plan chosen(q, p);
   std::vector<double> ms;
   for (int i = 0; i < 23; ++i) {
@@ -34,7 +36,9 @@ int main(int argc, char** argv) {
     if (i >= 3) ms.push_back(b.milliseconds_since(a));
   }
   std::sort(ms.begin(), ms.end());
-  std::printf("gemm.nt %s bf16 %ldx%ldx%ld: median %.3f ms (%.3f to %.3f), %.1f TFLOP/s\n", std::string(chosen.implementation()).c_str(), static_cast<long>(M),
-              static_cast<long>(N), static_cast<long>(K), ms[ms.size() / 2], ms.front(), ms.back(),
-              2e-9 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K) / ms[ms.size() / 2]);
+  std::printf(
+      "gemm.nt %s bf16 %ldx%ldx%ld: median %.3f ms (%.3f to %.3f), %.1f TFLOP/s\n",
+      std::string(chosen.implementation()).c_str(), static_cast<long>(M), static_cast<long>(N),
+      static_cast<long>(K), ms[ms.size() / 2], ms.front(), ms.back(),
+      2e-9 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K) / ms[ms.size() / 2]);
 }

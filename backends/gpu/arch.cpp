@@ -10,7 +10,8 @@ const char* const built_archs = PORTILE_GPU_ARCHS;
 
 namespace {
 
-// One entry of the list: "sm_90", "sm_90a" (that part alone) or "compute_90" (PTX) for CUDA, the name itself for HIP.
+// One entry of the list: "sm_90", "sm_90a" (that part alone) or "compute_90" (PTX) for CUDA, the name itself
+// for HIP.
 bool runs(std::string_view entry, std::string_view arch) {
   if (entry == arch || entry == "any") return true;
   const bool ptx = entry.starts_with("compute_");

@@ -1,16 +1,16 @@
 #pragma once
-// What GPU code is written with, and the only file that knows for which machine it is compiled: CUDA, HIP, or the host
-// emulator of tests/emulator. A kernel is a class
+// What GPU code is written with, and the only file that knows for which machine it is compiled: CUDA, HIP, or
+// the host emulator of tests/emulator. A kernel is a class
 //
 //   struct K {
 //     static constexpr int threads = 256;                                        // of a block
-//     struct params { ... };                                                     // trivially copyable, at most 4 KB
-//     template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
+//     struct params { ... };                                                     // trivially copyable, at
+//     most 4 KB template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
 //   };
 //
-// started by launch<K>. Everything that lanes do together goes through `block`. All lanes of a wave take part in a shuffle,
-// ballot or reduction, and all threads of a block in a barrier: loops around them are uniform. A kernel takes any grid: it
-// loops from block.index() in steps of block.grid().
+// started by launch<K>. Everything that lanes do together goes through `block`. All lanes of a wave take part
+// in a shuffle, ballot or reduction, and all threads of a block in a barrier: loops around them are uniform.
+// A kernel takes any grid: it loops from block.index() in steps of block.grid().
 #include <math.h>
 
 #include <algorithm>
@@ -67,7 +67,8 @@ inline constexpr const char* platform_name = "emulated";
 inline constexpr const char* simt_name = "emulated.simt";
 #endif
 
-// ------------------------------------------------------------------------------------------------------------ the block
+// ------------------------------------------------------------------------------------------------------------
+// the block
 
 #if defined(PORTILE_EMULATOR)
 template <int Threads, int Wave>
@@ -104,20 +105,32 @@ struct block {
   // Values of 4 or 8 bytes.
 #if defined(PORTILE_GPU_CUDA)
   template <class T>
-  PORTILE_DEVICE T shuffle(T v, int source) const { return __shfl_sync(~0u, v, source); }
+  PORTILE_DEVICE T shuffle(T v, int source) const {
+    return __shfl_sync(~0u, v, source);
+  }
   template <class T>
-  PORTILE_DEVICE T shuffle_xor(T v, int mask) const { return __shfl_xor_sync(~0u, v, mask); }
+  PORTILE_DEVICE T shuffle_xor(T v, int mask) const {
+    return __shfl_xor_sync(~0u, v, mask);
+  }
   template <class T>
-  PORTILE_DEVICE T shuffle_down(T v, int delta) const { return __shfl_down_sync(~0u, v, static_cast<unsigned>(delta)); }
+  PORTILE_DEVICE T shuffle_down(T v, int delta) const {
+    return __shfl_down_sync(~0u, v, static_cast<unsigned>(delta));
+  }
   /// Bit l is the predicate of lane l.
   PORTILE_DEVICE std::uint64_t ballot(bool predicate) const { return __ballot_sync(~0u, predicate); }
 #else
   template <class T>
-  PORTILE_DEVICE T shuffle(T v, int source) const { return __shfl(v, source, wave_size); }
+  PORTILE_DEVICE T shuffle(T v, int source) const {
+    return __shfl(v, source, wave_size);
+  }
   template <class T>
-  PORTILE_DEVICE T shuffle_xor(T v, int mask) const { return __shfl_xor(v, mask, wave_size); }
+  PORTILE_DEVICE T shuffle_xor(T v, int mask) const {
+    return __shfl_xor(v, mask, wave_size);
+  }
   template <class T>
-  PORTILE_DEVICE T shuffle_down(T v, int delta) const { return __shfl_down(v, static_cast<unsigned>(delta), wave_size); }
+  PORTILE_DEVICE T shuffle_down(T v, int delta) const {
+    return __shfl_down(v, static_cast<unsigned>(delta), wave_size);
+  }
   PORTILE_DEVICE std::uint64_t ballot(bool predicate) const { return __ballot(predicate); }
 #endif
 
@@ -145,7 +158,8 @@ PORTILE_DEVICE int first_lane(std::uint64_t mask) {
 #endif
 }
 
-// ---------------------------------------------------------------------------------------------------------------- memory
+// ----------------------------------------------------------------------------------------------------------------
+// memory
 
 /// Words that one instruction loads or stores; addresses are multiples of the size.
 struct alignas(16) words4 {
@@ -172,12 +186,15 @@ PORTILE_DEVICE words2 load8(const void* p) {
   return {{v.x, v.y}};
 }
 PORTILE_DEVICE std::uint32_t load4(const void* p) { return *static_cast<const std::uint32_t*>(p); }
-PORTILE_DEVICE void store16(void* p, words4 v) { *static_cast<uint4*>(p) = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
+PORTILE_DEVICE void store16(void* p, words4 v) {
+  *static_cast<uint4*>(p) = make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]);
+}
 PORTILE_DEVICE void store8(void* p, words2 v) { *static_cast<uint2*>(p) = make_uint2(v.w[0], v.w[1]); }
 PORTILE_DEVICE void store4(void* p, std::uint32_t v) { *static_cast<std::uint32_t*>(p) = v; }
 #endif
 
-/// Reports data that breaks rule number `rule` of the contract at this flat index; the smallest index is kept.
+/// Reports data that breaks rule number `rule` of the contract at this flat index; the smallest index is
+/// kept.
 PORTILE_DEVICE void raise_trap(std::uint64_t* trap, unsigned rule, std::int64_t index) {
   if (!trap) return;
   const auto value = static_cast<unsigned long long>(index) * 256 + rule;
@@ -188,9 +205,9 @@ PORTILE_DEVICE void raise_trap(std::uint64_t* trap, unsigned rule, std::int64_t 
 #endif
 }
 
-// ----------------------------------------------------------------------------------------------------------- conversions
-// Instructions where the hardware has them with the bits of core/numeric, and core/numeric itself elsewhere. HIP uses
-// core/numeric throughout until a device is at hand to prove its instructions equal.
+// -----------------------------------------------------------------------------------------------------------
+// conversions Instructions where the hardware has them with the bits of core/numeric, and core/numeric itself
+// elsewhere. HIP uses core/numeric throughout until a device is at hand to prove its instructions equal.
 
 /// Two values as e4m3 codes, the first one in the low byte.
 PORTILE_DEVICE std::uint16_t to_e4m3x2(float first, float second) {
@@ -224,7 +241,8 @@ PORTILE_DEVICE void from_e4m3x2(std::uint16_t codes, float& first, float& second
 #endif
 }
 
-// ---------------------------------------------------------------------------------------------------------------- launch
+// ----------------------------------------------------------------------------------------------------------------
+// launch
 
 /// Where and how a launch runs; made by make_simt below.
 struct context {
@@ -288,7 +306,8 @@ void launch(const context& c, std::int64_t blocks, std::size_t shared_bytes, con
   const portile_launch& l = c.call;
   if (blocks <= 0) return;
   // A share of the device: as many blocks as its multiprocessors hold.
-  if (l.num_sms > 0) blocks = std::min<std::int64_t>(blocks, std::int64_t{l.num_sms} * std::max(1, 2048 / K::threads));
+  if (l.num_sms > 0)
+    blocks = std::min<std::int64_t>(blocks, std::int64_t{l.num_sms} * std::max(1, 2048 / K::threads));
   if (l.max_blocks > 0) blocks = std::min<std::int64_t>(blocks, l.max_blocks);
   blocks = std::min<std::int64_t>(blocks, 0x7fffffff);
 #if defined(PORTILE_EMULATOR)
@@ -305,16 +324,18 @@ void launch(const context& c, std::int64_t blocks, std::size_t shared_bytes, con
     PORTILE_GPU_API(FuncAttributes) attributes;
     require_success(PORTILE_GPU_API(FuncGetAttributes)(&attributes, entry), "load a kernel");
     if (shared_bytes > default_shared_bytes)
-      require_success(PORTILE_GPU_API(FuncSetAttribute)(entry, PORTILE_GPU_API(FuncAttributeMaxDynamicSharedMemorySize),
-                                                        static_cast<int>(shared_bytes)),
-                      "shared memory of a kernel");
+      require_success(
+          PORTILE_GPU_API(FuncSetAttribute)(entry, PORTILE_GPU_API(FuncAttributeMaxDynamicSharedMemorySize),
+                                            static_cast<int>(shared_bytes)),
+          "shared memory of a kernel");
     return;
   }
   typename K::params copy = p;
   void* arguments[] = {&copy};
-  require_success(PORTILE_GPU_API(LaunchKernel)(entry, dim3(static_cast<unsigned>(blocks)), dim3(K::threads), arguments, shared_bytes,
-                                                static_cast<PORTILE_GPU_API(Stream_t)>(l.stream)),
-                  "launch");
+  require_success(
+      PORTILE_GPU_API(LaunchKernel)(entry, dim3(static_cast<unsigned>(blocks)), dim3(K::threads), arguments,
+                                    shared_bytes, static_cast<PORTILE_GPU_API(Stream_t)>(l.stream)),
+      "launch");
 #endif
 }
 
@@ -323,7 +344,8 @@ std::string arch_refusal(const portile_device_info& device);
 /// The architectures this plug-in was built for, comma separated.
 extern const char* const built_archs;
 
-/// The entry "<platform>.simt" of an operation: `I::launch(const context&, const P&)` takes whatever the contract takes.
+/// The entry "<platform>.simt" of an operation: `I::launch(const context&, const P&)` takes whatever the
+/// contract takes.
 template <class P, class I>
 struct simt {
   static plugin::verdict supports(const portile_device_info& device, const P&) {
@@ -341,7 +363,8 @@ struct simt {
   static void launch(const portile_launch& l, const P& p) { I::launch(context{l, false}, p); }
 };
 
-// Not constexpr: hipcc would take a constant for one of the device's too, and look for the host's functions there.
+// Not constexpr: hipcc would take a constant for one of the device's too, and look for the host's functions
+// there.
 template <class P, class I>
 portile_implementation make_simt() {
   return plugin::make_implementation<P, simt<P, I>>(simt_name, platform_kind, PORTILE_GPU_ARCHS);

@@ -28,14 +28,15 @@ inline bool rows_aligned(const tensor& t, std::int64_t bytes) {
 PORTILE_DEVICE float bf16_low(std::uint32_t pair) { return numeric::bits_float(pair << 16); }
 PORTILE_DEVICE float bf16_high(std::uint32_t pair) { return numeric::bits_float(pair & 0xFFFF0000u); }
 
-/// Codes 0..7 of e2m1 with the sign, without a table: the exponent and mantissa fields moved to fp32's, then rescaled.
+/// Codes 0..7 of e2m1 with the sign, without a table: the exponent and mantissa fields moved to fp32's, then
+/// rescaled.
 PORTILE_DEVICE float from_e2m1(std::uint32_t code) {
   const float magnitude = numeric::bits_float((code & 7u) << 22) * 0x1p+126f;
   return numeric::bits_float(numeric::float_bits(magnitude) | (code & 8u) << 28);
 }
 
-/// numeric::to_e2m1 in a few operations. Each line is the rounding on one stretch of the grid (spacing 0.5, 1, 2): adding
-/// 1.5 * 2^23 rounds to a whole number, ties to even, and leaves it in the low bits.
+/// numeric::to_e2m1 in a few operations. Each line is the rounding on one stretch of the grid (spacing 0.5,
+/// 1, 2): adding 1.5 * 2^23 rounds to a whole number, ties to even, and leaves it in the low bits.
 PORTILE_DEVICE std::uint32_t to_e2m1_code(float x) {
   constexpr float magic = 0x1.8p+23f;
   const std::uint32_t bits = numeric::float_bits(x);
@@ -51,8 +52,8 @@ PORTILE_DEVICE std::uint32_t to_e2m1_code(float x) {
   return code | bits >> 31 << 3;
 }
 
-/// `Count` consecutive values of a row as fp32, without their scale. Count is a multiple of 4, and the address is a multiple
-/// of the bytes that they take up to 16.
+/// `Count` consecutive values of a row as fp32, without their scale. Count is a multiple of 4, and the
+/// address is a multiple of the bytes that they take up to 16.
 template <class T, int Count>
 PORTILE_DEVICE void load_values(const T* row, std::int64_t first, float* v) {
   if constexpr (std::is_same_v<T, float>) {
@@ -144,24 +145,34 @@ struct scale_reader {
 
   scale_reader() = default;
   scale_reader(const tensor& t, bool pack_along_rows)
-      : data(t.data), type(t.dtype), along_rows(pack_along_rows), row_stride(t.stride(0)), col_stride(t.stride(1)) {}
+      : data(t.data),
+        type(t.dtype),
+        along_rows(pack_along_rows),
+        row_stride(t.stride(0)),
+        col_stride(t.stride(1)) {}
 
   PORTILE_DEVICE float operator()(std::int64_t i, std::int64_t j) const {
     switch (type) {
-      case dtype::f32: return static_cast<const float*>(data)[i * row_stride + j * col_stride];
-      case dtype::e4m3: return numeric::to_float(static_cast<const numeric::e4m3*>(data)[i * row_stride + j * col_stride]);
+      case dtype::f32:
+        return static_cast<const float*>(data)[i * row_stride + j * col_stride];
+      case dtype::e4m3:
+        return numeric::to_float(static_cast<const numeric::e4m3*>(data)[i * row_stride + j * col_stride]);
       case dtype::ue8m0x4: {
         const std::int64_t row = along_rows ? i / 4 : i, col = along_rows ? j : j / 4;
-        const std::uint32_t word = load4(static_cast<const numeric::ue8m0x4*>(data) + row * row_stride + col * col_stride);
-        return numeric::ue8m0_to_float(numeric::ue8m0x4{word}.byte(static_cast<int>((along_rows ? i : j) % 4)));
+        const std::uint32_t word =
+            load4(static_cast<const numeric::ue8m0x4*>(data) + row * row_stride + col * col_stride);
+        return numeric::ue8m0_to_float(
+            numeric::ue8m0x4{word}.byte(static_cast<int>((along_rows ? i : j) % 4)));
       }
-      default: return 1.0f;
+      default:
+        return 1.0f;
     }
   }
 };
 
-/// Stores the scale of block (i, j) of a matrix with `cols` columns of blocks; packed exponents run along j. Threads may
-/// store their scales in any order: a packed one writes its own byte, and the last of a row zeroes the word's unused ones.
+/// Stores the scale of block (i, j) of a matrix with `cols` columns of blocks; packed exponents run along j.
+/// Threads may store their scales in any order: a packed one writes its own byte, and the last of a row
+/// zeroes the word's unused ones.
 struct scale_writer {
   void* data = nullptr;
   dtype type = dtype::none;
@@ -177,7 +188,8 @@ struct scale_writer {
     } else if (type == dtype::e4m3) {
       static_cast<numeric::e4m3*>(data)[i * row_stride + j * col_stride] = numeric::to_e4m3(s.sf);
     } else if (type == dtype::ue8m0x4) {
-      auto* bytes = reinterpret_cast<std::uint8_t*>(static_cast<numeric::ue8m0x4*>(data) + i * row_stride + j / 4 * col_stride);
+      auto* bytes = reinterpret_cast<std::uint8_t*>(static_cast<numeric::ue8m0x4*>(data) + i * row_stride +
+                                                    j / 4 * col_stride);
       bytes[j % 4] = s.exponent;
       if (j + 1 == cols)
         for (std::int64_t k = j % 4 + 1; k < 4; ++k) bytes[k] = 0;
@@ -186,27 +198,33 @@ struct scale_writer {
 };
 
 /// The scale of a block by the operation's flags.
-PORTILE_DEVICE numeric::scale make_scale(float amax, float clamp_min, float max_q, const quant::scale_flags& f) {
+PORTILE_DEVICE numeric::scale make_scale(float amax, float clamp_min, float max_q,
+                                         const quant::scale_flags& f) {
   if (f.e4m3) return numeric::scale_e4m3(amax, clamp_min, max_q);
-  return f.round ? numeric::scale_power_of_two(amax, clamp_min, max_q) : numeric::scale_plain(amax, clamp_min, max_q);
+  return f.round ? numeric::scale_power_of_two(amax, clamp_min, max_q)
+                 : numeric::scale_plain(amax, clamp_min, max_q);
 }
 
-/// Division of indices by a number that the host knows: exact for all non-negative 64-bit values, one multiplication
-/// where everything fits 32 bits.
+/// Division of indices by a number that the host knows: exact for all non-negative 64-bit values, one
+/// multiplication where everything fits 32 bits.
 class divider {
  public:
   divider() = default;
   /// For dividends up to `largest`.
-  divider(std::int64_t d, std::int64_t largest) : divisor_(d), narrow_(largest < (std::int64_t{1} << 31) && d < (std::int64_t{1} << 31)) {
+  divider(std::int64_t d, std::int64_t largest)
+      : divisor_(d), narrow_(largest < (std::int64_t{1} << 31) && d < (std::int64_t{1} << 31)) {
     if (!narrow_) return;
-    // Granlund and Montgomery: with 2^shift >= d, ceil(2^(32 + shift) / d) gives every dividend below 2^32 exactly.
+    // Granlund and Montgomery: with 2^shift >= d, ceil(2^(32 + shift) / d) gives every dividend below 2^32
+    // exactly.
     while ((std::int64_t{1} << shift_) < d) ++shift_;
     const auto power = static_cast<unsigned __int128>(1) << (32 + shift_);
-    multiplier_ = static_cast<std::uint64_t>((power + static_cast<unsigned>(d) - 1) / static_cast<unsigned>(d));
+    multiplier_ =
+        static_cast<std::uint64_t>((power + static_cast<unsigned>(d) - 1) / static_cast<unsigned>(d));
   }
   PORTILE_DEVICE std::int64_t quotient(std::int64_t n) const {
     // The multiplier has at most 33 bits and n 31, so the product fits 64.
-    return narrow_ ? static_cast<std::int64_t>(static_cast<std::uint64_t>(n) * multiplier_ >> 32 >> shift_) : n / divisor_;
+    return narrow_ ? static_cast<std::int64_t>(static_cast<std::uint64_t>(n) * multiplier_ >> 32 >> shift_)
+                   : n / divisor_;
   }
   PORTILE_DEVICE std::int64_t value() const { return divisor_; }
 

@@ -49,17 +49,19 @@ void initialize_once() {
 session_lock::session_lock() : lock_(launch_mutex()) {
   initialize_once();
   if (!Kokkos::is_initialized())
-    throw error(status_code::device_error, "reference: Kokkos is finalised, by the application or because the process ends: no launch is possible");
+    throw error(status_code::device_error,
+                "reference: Kokkos is finalised, by the application or because the process ends: no launch "
+                "is possible");
 }
 
 }  // namespace portile::reference
 
-extern "C" __attribute__((visibility("default"))) std::int32_t portile_backend_entry(const portile_host*,
-                                                                                     const portile_backend** out, char*,
-                                                                                     std::size_t) {
+extern "C" __attribute__((visibility("default"))) std::int32_t portile_backend_entry(
+    const portile_host*, const portile_backend** out, char*, std::size_t) {
   using namespace portile;
-  static const portile_backend table = plugin::make_backend("reference", PORTILE_VERSION, device_kind::cpu,
-                                                            reference::implementation_list, reference::implementation_count);
+  static const portile_backend table =
+      plugin::make_backend("reference", PORTILE_VERSION, device_kind::cpu, reference::implementation_list,
+                           reference::implementation_count);
   *out = &table;
   return 0;
 }

@@ -17,24 +17,31 @@ struct scale_reader {
 
   scale_reader() = default;
   scale_reader(const tensor& t, bool pack_along_rows)
-      : data(t.data), type(t.dtype), row_stride(t.stride(0)), col_stride(t.stride(1)), along_rows(pack_along_rows) {}
+      : data(t.data),
+        type(t.dtype),
+        row_stride(t.stride(0)),
+        col_stride(t.stride(1)),
+        along_rows(pack_along_rows) {}
 
   KOKKOS_FUNCTION float operator()(std::int64_t i, std::int64_t j) const {
     switch (type) {
-      case dtype::f32: return static_cast<const float*>(data)[i * row_stride + j * col_stride];
-      case dtype::e4m3: return load(static_cast<const numeric::e4m3*>(data)[i * row_stride + j * col_stride]);
+      case dtype::f32:
+        return static_cast<const float*>(data)[i * row_stride + j * col_stride];
+      case dtype::e4m3:
+        return load(static_cast<const numeric::e4m3*>(data)[i * row_stride + j * col_stride]);
       case dtype::ue8m0x4: {
         const std::int64_t row = along_rows ? i / 4 : i, col = along_rows ? j : j / 4;
         const auto& w = static_cast<const numeric::ue8m0x4*>(data)[row * row_stride + col * col_stride];
         return numeric::ue8m0_to_float(w.byte(static_cast<int>((along_rows ? i : j) % 4)));
       }
-      default: return 1.0f;
+      default:
+        return 1.0f;
     }
   }
 };
 
-/// Stores the scale of block (i, j). Absent: does nothing. With packed scales the caller writes block 0 of each word
-/// first: that clears the word, so that its unused bytes are zero.
+/// Stores the scale of block (i, j). Absent: does nothing. With packed scales the caller writes block 0 of
+/// each word first: that clears the word, so that its unused bytes are zero.
 struct scale_writer {
   void* data = nullptr;
   dtype type = dtype::none;
@@ -43,12 +50,20 @@ struct scale_writer {
 
   scale_writer() = default;
   scale_writer(const tensor& t, bool pack_along_rows)
-      : data(t.data), type(t.dtype), row_stride(t.stride(0)), col_stride(t.stride(1)), along_rows(pack_along_rows) {}
+      : data(t.data),
+        type(t.dtype),
+        row_stride(t.stride(0)),
+        col_stride(t.stride(1)),
+        along_rows(pack_along_rows) {}
 
   KOKKOS_FUNCTION void operator()(std::int64_t i, std::int64_t j, const numeric::scale& s) const {
     switch (type) {
-      case dtype::f32: static_cast<float*>(data)[i * row_stride + j * col_stride] = s.sf; return;
-      case dtype::e4m3: static_cast<numeric::e4m3*>(data)[i * row_stride + j * col_stride] = numeric::to_e4m3(s.sf); return;
+      case dtype::f32:
+        static_cast<float*>(data)[i * row_stride + j * col_stride] = s.sf;
+        return;
+      case dtype::e4m3:
+        static_cast<numeric::e4m3*>(data)[i * row_stride + j * col_stride] = numeric::to_e4m3(s.sf);
+        return;
       case dtype::ue8m0x4: {
         const std::int64_t row = along_rows ? i / 4 : i, col = along_rows ? j : j / 4;
         auto& w = static_cast<numeric::ue8m0x4*>(data)[row * row_stride + col * col_stride];
@@ -57,7 +72,8 @@ struct scale_writer {
         w.set_byte(byte, s.exponent);
         return;
       }
-      default: return;
+      default:
+        return;
     }
   }
 };
@@ -66,10 +82,12 @@ struct scale_writer {
 struct scale_rule {
   float clamp_min, max_q;
   quant::scale_flags flags;
-  scale_rule(dtype codes, const quant::scale_flags& f) : clamp_min(quant::default_clamp(codes, f.e4m3)), max_q(quant::max_code(codes)), flags(f) {}
+  scale_rule(dtype codes, const quant::scale_flags& f)
+      : clamp_min(quant::default_clamp(codes, f.e4m3)), max_q(quant::max_code(codes)), flags(f) {}
   KOKKOS_FUNCTION numeric::scale operator()(float amax) const {
     if (flags.e4m3) return numeric::scale_e4m3(amax, clamp_min, max_q);
-    return flags.round ? numeric::scale_power_of_two(amax, clamp_min, max_q) : numeric::scale_plain(amax, clamp_min, max_q);
+    return flags.round ? numeric::scale_power_of_two(amax, clamp_min, max_q)
+                       : numeric::scale_plain(amax, clamp_min, max_q);
   }
 };
 
@@ -77,8 +95,8 @@ struct scale_rule {
 struct block {
   std::int64_t row, row_end, col, col_end;
   /// Block (i, j) of a rows x cols matrix; blocks at the far edges are partial.
-  KOKKOS_FUNCTION static block at(std::int64_t i, std::int64_t j, std::int64_t block_rows, std::int64_t block_cols,
-                                  std::int64_t rows, std::int64_t cols) {
+  KOKKOS_FUNCTION static block at(std::int64_t i, std::int64_t j, std::int64_t block_rows,
+                                  std::int64_t block_cols, std::int64_t rows, std::int64_t cols) {
     const std::int64_t row_end = (i + 1) * block_rows, col_end = (j + 1) * block_cols;
     return {i * block_rows, row_end < rows ? row_end : rows, j * block_cols, col_end < cols ? col_end : cols};
   }
@@ -118,10 +136,12 @@ struct matrix_reader {
   const T* data;
   std::int64_t row_stride;
   explicit matrix_reader(const tensor& t) : matrix_reader(t, t.stride(0)) {}
-  matrix_reader(const tensor& t, std::int64_t stride) : data(static_cast<const T*>(t.data)), row_stride(stride) {}
+  matrix_reader(const tensor& t, std::int64_t stride)
+      : data(static_cast<const T*>(t.data)), row_stride(stride) {}
   KOKKOS_FUNCTION float operator()(std::int64_t i, std::int64_t j) const {
     if constexpr (std::is_same_v<T, numeric::e2m1x2>)
-      return numeric::e2m1_to_float(numeric::unpack_e2m1x2(data[i * row_stride + j / 2], static_cast<int>(j % 2)));
+      return numeric::e2m1_to_float(
+          numeric::unpack_e2m1x2(data[i * row_stride + j / 2], static_cast<int>(j % 2)));
     else if constexpr (std::is_same_v<T, numeric::e5m6x8>)
       return numeric::e5m6_to_float(e5m6_group(data + i * row_stride, j).codes[j % 8]);
     else
@@ -129,8 +149,8 @@ struct matrix_reader {
   }
 };
 
-/// Its counterpart: encodes an already scaled value. Packed codes: one thread writes all values of a group (two of e2m1,
-/// eight of e5m6), in order.
+/// Its counterpart: encodes an already scaled value. Packed codes: one thread writes all values of a group
+/// (two of e2m1, eight of e5m6), in order.
 template <class T>
 struct matrix_writer {
   T* data;
@@ -150,13 +170,15 @@ struct matrix_writer {
     if constexpr (std::is_same_v<T, numeric::e2m1x2>)
       set_code(i, j, numeric::stochastic_e2m1(scaled, numeric::sr_slice_e2m1(r0, static_cast<int>(j % 4))));
     else if constexpr (std::is_same_v<T, numeric::e4m3>)
-      data[i * row_stride + j] = numeric::stochastic_e4m3(scaled, numeric::sr_slice_e4m3(r0, static_cast<int>(j % 4)));
+      data[i * row_stride + j] =
+          numeric::stochastic_e4m3(scaled, numeric::sr_slice_e4m3(r0, static_cast<int>(j % 4)));
   }
 
  private:
   KOKKOS_FUNCTION void set_code(std::int64_t i, std::int64_t j, std::uint8_t code) const {
     numeric::e2m1x2& pair = data[i * row_stride + j / 2];
-    pair = j % 2 == 0 ? numeric::pack_e2m1x2(code, 0) : numeric::pack_e2m1x2(numeric::unpack_e2m1x2(pair, 0), code);
+    pair = j % 2 == 0 ? numeric::pack_e2m1x2(code, 0)
+                      : numeric::pack_e2m1x2(numeric::unpack_e2m1x2(pair, 0), code);
   }
   KOKKOS_FUNCTION void set_e5m6(std::int64_t i, std::int64_t j, std::uint16_t code) const {
     e5m6_group group(data + i * row_stride, j);

@@ -1,6 +1,6 @@
 #pragma once
-// What a reference is written with: Kokkos loops over unmanaged views of the problem's tensors. The subset compiles with
-// Kokkos 3.4 to 5.
+// What a reference is written with: Kokkos loops over unmanaged views of the problem's tensors. The subset
+// compiles with Kokkos 3.4 to 5.
 #include <Kokkos_Core.hpp>
 #include <utility>
 
@@ -42,13 +42,15 @@ struct space {
   template <class F>
   void for_each(std::int64_t n, F f) const {
     if (n > 0)
-      Kokkos::parallel_for("portile", Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, n), f);
+      Kokkos::parallel_for("portile", Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, n),
+                           f);
     exec.fence();
   }
   /// f(i, j) for i in [0, n), j in [0, m), in any order.
   template <class F>
   void for_each(std::int64_t n, std::int64_t m, F f) const {
-    for_each(n * m, KOKKOS_LAMBDA(std::int64_t k) { f(k / m, k % m); });
+    for_each(
+        n * m, KOKKOS_LAMBDA(std::int64_t k) { f(k / m, k % m); });
   }
 };
 
@@ -64,13 +66,14 @@ struct pointer_type<T, 0> {
 }  // namespace detail
 
 template <class T, int Rank>
-using view = Kokkos::View<typename detail::pointer_type<T, Rank>::type, Kokkos::LayoutStride, Kokkos::HostSpace,
-                          Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+using view = Kokkos::View<typename detail::pointer_type<T, Rank>::type, Kokkos::LayoutStride,
+                          Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
 /// Unmanaged view of a tensor; absent tensors give an empty view. T need not be const for inputs.
 template <class T, int Rank>
 view<T, Rank> make_view(const tensor& t) {
-  if (t.defined() && t.rank != Rank) throw error(status_code::internal, "reference: view of rank " + std::to_string(Rank) + " of " + t.text());
+  if (t.defined() && t.rank != Rank)
+    throw error(status_code::internal, "reference: view of rank " + std::to_string(Rank) + " of " + t.text());
   Kokkos::LayoutStride layout;
   for (int i = 0; i < Rank; ++i) {
     layout.dimension[i] = static_cast<std::size_t>(t.defined() ? t.extent(i) : 0);
@@ -89,7 +92,8 @@ const T* optional_data(const tensor& t) {
 template <class... T, class F>
 void visit(dtype type, F f) {
   const bool found = ((type == dtype_of<T> ? (f(T{}), true) : false) || ...);
-  if (!found) throw error(status_code::internal, "reference: no code for dtype " + std::string(to_string(type)));
+  if (!found)
+    throw error(status_code::internal, "reference: no code for dtype " + std::string(to_string(type)));
 }
 
 /// An element as fp32, and fp32 as an element: exact widening, one rounding.

@@ -13,8 +13,8 @@ constexpr bf16 to_bf16(float x) {
   return {static_cast<std::uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
 }
 
-// fp64 -> bf16 with a single rounding, ties to even: the step through fp32 rounds to odd, which keeps what the
-// second step must know. Specials as above.
+// fp64 -> bf16 with a single rounding, ties to even: the step through fp32 rounds to odd, which keeps what
+// the second step must know. Specials as above.
 constexpr bf16 double_to_bf16(double x) {
   float f = static_cast<float>(x);
   const double back = f;

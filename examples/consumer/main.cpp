@@ -13,7 +13,8 @@ int main() try {
   cast.x = portile::make_tensor(x, {2, 128});
   cast.out = portile::make_tensor(codes, {2, 128});
   cast.out_sf = portile::make_tensor(scales, {2, 1});
-  for (const auto& backend : portile::backends()) std::cout << backend.name << " " << backend.file << " " << backend.reason << "\n";
+  for (const auto& backend : portile::backends())
+    std::cout << backend.name << " " << backend.file << " " << backend.reason << "\n";
   std::cout << portile::explain(q, cast);
   portile::run(q, cast);
   std::cout << "codes[6] = " << portile::numeric::to_float(codes[6]) << ", scale " << scales[0] << "\n";

@@ -1,6 +1,7 @@
 #pragma once
-// Kokkos views as tensors, Kokkos execution spaces as queues. Optional: needs the consumer's Kokkos (3.4 or newer); Portile itself
-// needs none. The CUDA and HIP branches are compiled only where that Kokkos has the space.
+// Kokkos views as tensors, Kokkos execution spaces as queues. Optional: needs the consumer's Kokkos (3.4 or
+// newer); Portile itself needs none. The CUDA and HIP branches are compiled only where that Kokkos has the
+// space.
 #include <Kokkos_Core.hpp>
 #include <type_traits>
 
@@ -22,8 +23,11 @@ constexpr dtype kokkos_dtype() {
     return dtype::bf16;
 #endif
   else if constexpr (std::is_integral_v<T>)  // long long beside long, and the like
-    return std::is_signed_v<T> ? sizeof(T) == 8 ? dtype::i64 : sizeof(T) == 4 ? dtype::i32 : dtype::none
-                               : sizeof(T) == 4 ? dtype::u32 : dtype::none;
+    return std::is_signed_v<T> ? sizeof(T) == 8   ? dtype::i64
+                                 : sizeof(T) == 4 ? dtype::i32
+                                                  : dtype::none
+           : sizeof(T) == 4    ? dtype::u32
+                               : dtype::none;
   else
     return dtype::none;
 }
@@ -35,14 +39,17 @@ template <class Exec>
 device device_of([[maybe_unused]] const Exec& exec) {
   static_assert(Kokkos::is_execution_space<Exec>::value, "portile: not a Kokkos execution space");
 #ifdef KOKKOS_ENABLE_CUDA
-  if constexpr (std::is_same_v<Exec, Kokkos::Cuda>) return device(device_kind::cuda, exec.cuda_device());
+  if constexpr (std::is_same_v<Exec, Kokkos::Cuda>)
+    return device(device_kind::cuda, exec.cuda_device());
   else
 #endif
 #ifdef KOKKOS_ENABLE_HIP
 #if KOKKOS_VERSION >= 40000
-  if constexpr (std::is_same_v<Exec, Kokkos::HIP>) return device(device_kind::hip, exec.hip_device());
+      if constexpr (std::is_same_v<Exec, Kokkos::HIP>)
+    return device(device_kind::hip, exec.hip_device());
 #else
-  if constexpr (std::is_same_v<Exec, Kokkos::Experimental::HIP>) return device(device_kind::hip, exec.hip_device());
+      if constexpr (std::is_same_v<Exec, Kokkos::Experimental::HIP>)
+    return device(device_kind::hip, exec.hip_device());
 #endif
   else
 #endif
@@ -53,8 +60,9 @@ device device_of([[maybe_unused]] const Exec& exec) {
   }
 }
 
-/// Queue on the execution space's stream: Portile's work is in order with the instance's own. The instance must outlive it.
-/// A host space gives a host queue, whose `run` returns after completion; fence the instance first if it runs asynchronously.
+/// Queue on the execution space's stream: Portile's work is in order with the instance's own. The instance
+/// must outlive it. A host space gives a host queue, whose `run` returns after completion; fence the instance
+/// first if it runs asynchronously.
 template <class Exec>
 queue make_queue(const Exec& exec, queue_properties properties = {}) {
 #ifdef KOKKOS_ENABLE_CUDA
@@ -64,9 +72,9 @@ queue make_queue(const Exec& exec, queue_properties properties = {}) {
 #endif
 #ifdef KOKKOS_ENABLE_HIP
 #if KOKKOS_VERSION >= 40000
-  if constexpr (std::is_same_v<Exec, Kokkos::HIP>)
+      if constexpr (std::is_same_v<Exec, Kokkos::HIP>)
 #else
-  if constexpr (std::is_same_v<Exec, Kokkos::Experimental::HIP>)
+      if constexpr (std::is_same_v<Exec, Kokkos::Experimental::HIP>)
 #endif
     return queue::wrap(device_of(exec), exec.hip_stream(), properties);
   else
@@ -74,8 +82,8 @@ queue make_queue(const Exec& exec, queue_properties properties = {}) {
     return queue(device_of(exec), properties);
 }
 
-/// View of the same memory, any rank up to 5, any layout. The view must stay alive while the tensor is used. A view of const
-/// elements is for inputs only: Portile does not write to the inputs of an operation.
+/// View of the same memory, any rank up to 5, any layout. The view must stay alive while the tensor is used.
+/// A view of const elements is for inputs only: Portile does not write to the inputs of an operation.
 template <class DataType, class... Properties>
 tensor make_tensor(const Kokkos::View<DataType, Properties...>& v) {
   using view = Kokkos::View<DataType, Properties...>;

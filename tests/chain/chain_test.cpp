@@ -13,11 +13,13 @@ using chain::mhc_head;
 namespace {
 
 bool equal(const tensor& a, const tensor& b) {
-  return a.numel() == b.numel() && std::memcmp(a.data, b.data, static_cast<std::size_t>(a.numel() * size_of(a.dtype))) == 0;
+  return a.numel() == b.numel() &&
+         std::memcmp(a.data, b.data, static_cast<std::size_t>(a.numel() * size_of(a.dtype))) == 0;
 }
 tensor copy_of(memory& m, const tensor& t) {
-  tensor r = m.make(t.dtype, std::span<const std::int64_t>(t.extents.data(), static_cast<std::size_t>(t.rank)),
-                    std::span<const std::int64_t>(t.strides.data(), static_cast<std::size_t>(t.rank)));
+  tensor r =
+      m.make(t.dtype, std::span<const std::int64_t>(t.extents.data(), static_cast<std::size_t>(t.rank)),
+             std::span<const std::int64_t>(t.strides.data(), static_cast<std::size_t>(t.rank)));
   std::memcpy(r.data, t.data, static_cast<std::size_t>(t.span() * size_of(t.dtype)));
   return r;
 }
@@ -86,47 +88,65 @@ engram_gate_fn good_gate(memory& m) {
 }  // namespace
 
 TEST_CASE("chain.mhc_block refuses bad problems") {
-  expect_refusals<mhc_block>(good_block, {
-      {"residual absent", [](auto& p) { p.residual = {}; }, "residual = absent: is required"},
-      {"layer_weight absent", [](auto& p) { p.layer_weight = {}; }, "layer_weight = absent: is required"},
-      {"rows of fn", [](auto& p) { p.fn.extents[0] = 23; }, "fn.extents[0] = 23"},
-      {"hidden_size", [](auto& p) { p.residual.extents[2] = 12; }, "must be"},
-      {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1"},
-      {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1"},
-      {"in place", [](auto& p) { p.out.data = p.residual.data; }, "must not be the buffer of residual"},
-      {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
-      {"norm_weight_grad without norm_weight", [](auto& p) { p.norm_weight = {}; }, "needs norm_weight"},
-      {"scale_grad alone", [](auto& p) { p.base_grad = {}; }, "must be given together with scale_grad"},
-      {"residual_grad in place", [](auto& p) { p.residual_grad.data = p.out_grad.data; }, "must not be the buffer of out_grad"},
-      {"strided layer_input", [](auto& p) { p.layer_input.strides[0] = 24; }, "must be contiguous"},
-  });
+  expect_refusals<mhc_block>(
+      good_block,
+      {
+          {"residual absent", [](auto& p) { p.residual = {}; }, "residual = absent: is required"},
+          {"layer_weight absent", [](auto& p) { p.layer_weight = {}; }, "layer_weight = absent: is required"},
+          {"rows of fn", [](auto& p) { p.fn.extents[0] = 23; }, "fn.extents[0] = 23"},
+          {"hidden_size", [](auto& p) { p.residual.extents[2] = 12; }, "must be"},
+          {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1"},
+          {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1"},
+          {"in place", [](auto& p) { p.out.data = p.residual.data; }, "must not be the buffer of residual"},
+          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
+          {"norm_weight_grad without norm_weight", [](auto& p) { p.norm_weight = {}; }, "needs norm_weight"},
+          {"scale_grad alone", [](auto& p) { p.base_grad = {}; }, "must be given together with scale_grad"},
+          {"residual_grad in place", [](auto& p) { p.residual_grad.data = p.out_grad.data; },
+           "must not be the buffer of out_grad"},
+          {"strided layer_input", [](auto& p) { p.layer_input.strides[0] = 24; }, "must be contiguous"},
+      });
 }
 
 TEST_CASE("chain.mhc_head refuses bad problems") {
-  expect_refusals<mhc_head>(good_head, {
-      {"fn absent", [](auto& p) { p.fn = {}; }, "fn = absent: is required"},
-      {"rows of fn", [](auto& p) { p.fn.extents[0] = 3; }, "fn.extents[0] = 3"},
-      {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1"},
-      {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
-      {"base_grad alone", [](auto& p) { p.scale_grad = {}; }, "must be given together with base_grad"},
-      {"norm_weight_grad without norm_weight", [](auto& p) { p.norm_weight = {}; }, "needs norm_weight"},
-  });
+  expect_refusals<mhc_head>(
+      good_head,
+      {
+          {"fn absent", [](auto& p) { p.fn = {}; }, "fn = absent: is required"},
+          {"rows of fn", [](auto& p) { p.fn.extents[0] = 3; }, "fn.extents[0] = 3"},
+          {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1"},
+          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
+          {"base_grad alone", [](auto& p) { p.scale_grad = {}; }, "must be given together with base_grad"},
+          {"norm_weight_grad without norm_weight", [](auto& p) { p.norm_weight = {}; }, "needs norm_weight"},
+      });
 }
 
 TEST_CASE("chain.engram_gate_fn refuses bad problems") {
-  expect_refusals<engram_gate_fn>(good_gate, {
-      {"no keys", [](auto& p) { p.kv = {}; }, "must be given"},
-      {"both forms", [](auto& p) { p.k = p.hidden_states; }, "must be absent: kv is given"},
-      {"tokens of kv", [](auto& p) { p.kv.extents[1] = 2; }, "kv.extents[1] = 2: must be 3, as in hidden_states"},
-      {"dimensions of kv", [](auto& p) { p.kv.rank = 2; p.kv.extents = {6, 160}; p.kv.strides = {160, 1}; }, "kv.rank = 2: must be 3"},
-      {"tokens without a common stride", [](auto& p) { p.hidden_states.strides[0] = 512; }, "must have one common stride"},
-      {"clamp_value", [](auto& p) { p.clamp_value = 0; }, "clamp_value = 0: must be above 0"},
-      {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
-      {"weight_hidden_grad alone", [](auto& p) { p.weight_embed_grad = {}; }, "must be given together with weight_hidden_grad"},
-      {"one buffer for both", [](auto& p) { p.weight_embed_grad.data = p.weight_hidden_grad.data; }, "must not be the buffer of weight_hidden_grad"},
-      {"k_grad of packed keys", [](auto& p) { p.k_grad = p.hidden_states_grad; }, "k_grad"},
-      {"in place with gradients", [](auto& p) { p.out.data = p.hidden_states.data; }, "the gradients need the original"},
-  });
+  expect_refusals<engram_gate_fn>(
+      good_gate,
+      {
+          {"no keys", [](auto& p) { p.kv = {}; }, "must be given"},
+          {"both forms", [](auto& p) { p.k = p.hidden_states; }, "must be absent: kv is given"},
+          {"tokens of kv", [](auto& p) { p.kv.extents[1] = 2; },
+           "kv.extents[1] = 2: must be 3, as in hidden_states"},
+          {"dimensions of kv",
+           [](auto& p) {
+             p.kv.rank = 2;
+             p.kv.extents = {6, 160};
+             p.kv.strides = {160, 1};
+           },
+           "kv.rank = 2: must be 3"},
+          {"tokens without a common stride", [](auto& p) { p.hidden_states.strides[0] = 512; },
+           "must have one common stride"},
+          {"clamp_value", [](auto& p) { p.clamp_value = 0; }, "clamp_value = 0: must be above 0"},
+          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
+          {"weight_hidden_grad alone", [](auto& p) { p.weight_embed_grad = {}; },
+           "must be given together with weight_hidden_grad"},
+          {"one buffer for both", [](auto& p) { p.weight_embed_grad.data = p.weight_hidden_grad.data; },
+           "must not be the buffer of weight_hidden_grad"},
+          {"k_grad of packed keys", [](auto& p) { p.k_grad = p.hidden_states_grad; }, "k_grad"},
+          {"in place with gradients", [](auto& p) { p.out.data = p.hidden_states.data; },
+           "the gradients need the original"},
+      });
 }
 
 TEST_CASE("chain.mhc_block is mhc.pre, the layer, mhc.post") {
@@ -151,7 +171,8 @@ TEST_CASE("chain.mhc_block is mhc.pre, the layer, mhc.post") {
   post.x = m.make(dtype::bf16, {5, 64});
   for (std::int64_t i = 0; i < 5 * 64; ++i)
     at<numeric::bf16>(post.x, i / 64, i % 64) =
-        numeric::to_bf16(numeric::to_float(at<numeric::bf16>(p.layer_input, i / 64, i % 64)) * at<float>(p.layer_weight, i % 64));
+        numeric::to_bf16(numeric::to_float(at<numeric::bf16>(p.layer_input, i / 64, i % 64)) *
+                         at<float>(p.layer_weight, i % 64));
   post.residual = p.residual;
   post.post_mix = p.post_mix;
   post.comb_mix = p.comb_mix;
@@ -174,7 +195,8 @@ TEST_CASE("chains give the same bits whatever is asked for, and add where told t
   const mhc_block p = block_of(m, 4, 4, 32);
   run(q, p);
   mhc_block lean = p;
-  lean.layer_input = lean.post_mix = lean.comb_mix = lean.scale_grad = lean.base_grad = lean.fn_grad = lean.norm_weight_grad = {};
+  lean.layer_input = lean.post_mix = lean.comb_mix = lean.scale_grad = lean.base_grad = lean.fn_grad =
+      lean.norm_weight_grad = {};
   lean.out = m.make(dtype::bf16, {4, 4, 32});
   lean.residual_grad = m.make(dtype::bf16, {4, 4, 32});
   run(q, lean);
@@ -197,7 +219,8 @@ TEST_CASE("chains give the same bits whatever is asked for, and add where told t
   const mhc_head h = head_of(m, 4, 4, 32);
   run(q, h);
   mhc_head forward = h;
-  forward.out_grad = forward.residual_grad = forward.fn_grad = forward.norm_weight_grad = forward.scale_grad = forward.base_grad = {};
+  forward.out_grad = forward.residual_grad = forward.fn_grad = forward.norm_weight_grad = forward.scale_grad =
+      forward.base_grad = {};
   forward.out = m.make(dtype::bf16, {4, 32});
   run(q, forward);
   CHECK(equal(forward.out, h.out));
@@ -238,8 +261,10 @@ TEST_CASE("chain.engram_gate_fn: forms, token dimensions and strides do not chan
   CHECK(equal(apart.weight_hidden_grad, p.weight_hidden_grad));
   CHECK(equal(apart.weight_embed_grad, p.weight_embed_grad));
   for (std::int64_t t = 0; t < 6; ++t) {
-    CHECK(std::memcmp(static_cast<char*>(apart.k_grad.data) + t * 320, static_cast<char*>(p.kv_grad.data) + t * 320, 256) == 0);
-    CHECK(std::memcmp(static_cast<char*>(apart.v_grad.data) + t * 64, static_cast<char*>(p.kv_grad.data) + t * 320 + 256, 64) == 0);
+    CHECK(std::memcmp(static_cast<char*>(apart.k_grad.data) + t * 320,
+                      static_cast<char*>(p.kv_grad.data) + t * 320, 256) == 0);
+    CHECK(std::memcmp(static_cast<char*>(apart.v_grad.data) + t * 64,
+                      static_cast<char*>(p.kv_grad.data) + t * 320 + 256, 64) == 0);
   }
   CHECK(m.guards_intact());
 }
@@ -278,9 +303,12 @@ TEST_CASE("composites are explained by their steps, and keep to their workspace"
   std::vector<unsigned char> bytes(planned.workspace_bytes() + 1024, 0x5A);
   unsigned char* workspace = bytes.data() + (256 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 256);
   run(q, p, run_options{.workspace = workspace, .workspace_bytes = planned.workspace_bytes()});
-  for (unsigned char* c = workspace + planned.workspace_bytes(); c != bytes.data() + bytes.size(); ++c) REQUIRE(*c == 0x5A);
+  for (unsigned char* c = workspace + planned.workspace_bytes(); c != bytes.data() + bytes.size(); ++c)
+    REQUIRE(*c == 0x5A);
   const tensor first = copy_of(m, p.residual_grad);
   planned.run(p);
   CHECK(equal(first, p.residual_grad));
-  CHECK_THROWS_AS(run(q, p, run_options{.workspace = workspace, .workspace_bytes = planned.workspace_bytes() - 1}), error);
+  CHECK_THROWS_AS(
+      run(q, p, run_options{.workspace = workspace, .workspace_bytes = planned.workspace_bytes() - 1}),
+      error);
 }

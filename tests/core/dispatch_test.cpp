@@ -15,10 +15,13 @@ namespace {
 
 const device gpu0(device_kind::cuda, 0), gpu1(device_kind::cuda, 1);
 
-plan make_plan(queue& q, const scale_rows& p, const run_options& o = {}) { return plan(q, scale_rows_info(), &p, o); }
+plan make_plan(queue& q, const scale_rows& p, const run_options& o = {}) {
+  return plan(q, scale_rows_info(), &p, o);
+}
 void run_plan(plan& p, const scale_rows& problem) { p.run_erased(scale_rows_info(), &problem); }
 explanation explain_for(const queue& q, const scale_rows& p) {
-  return detail::explain(q.get_device().info(), q.get_device().text(), scale_rows_info(), &p, q.properties().host_fallback);
+  return detail::explain(q.get_device().info(), q.get_device().text(), scale_rows_info(), &p,
+                         q.properties().host_fallback);
 }
 
 struct capture_guard {
@@ -30,7 +33,9 @@ struct capture_guard {
 struct log_lines {
   std::vector<std::string> lines;
   explicit log_lines(const char* channels) {
-    set_log_sink([this](std::string_view c, std::string_view t) { lines.push_back(std::string(c) + ": " + std::string(t)); });
+    set_log_sink([this](std::string_view c, std::string_view t) {
+      lines.push_back(std::string(c) + ": " + std::string(t));
+    });
     set_log_channels(channels);
   }
   ~log_lines() {
@@ -72,7 +77,8 @@ TEST_CASE("queues own what they create and nothing else") {
   CHECK(c.events == events);
   CHECK(c.allocations - c.releases == live);
   CHECK(queue{cpu_selector}.native_handle() == nullptr);
-  CHECK(queue{}.get_device() == device{});  // no operation of libportile has an implementation for the fake device
+  CHECK(queue{}.get_device() ==
+        device{});  // no operation of libportile has an implementation for the fake device
   CHECK_HAS(thrown_by([] { queue q(device(device_kind::hip, 3)); }).text(), "device hip:3: not on this node");
   CHECK_HAS(thrown_by([] { queue q(gpu0, {.num_sms = 17}); }).text(), "num_sms = 17: must be 0 to 16");
   CHECK(thrown_by([] { queue q(gpu0, {.num_sms = -1}); }).code() == status_code::invalid_argument);
@@ -89,7 +95,8 @@ TEST_CASE("events measure the work between them") {
   b.wait();
   CHECK(b.milliseconds_since(a) == 2);
   CHECK(thrown_by([&] { (void)b.milliseconds_since(event()); }).code() == status_code::invalid_argument);
-  CHECK(thrown_by([&] { (void)b.milliseconds_since(other.record()); }).code() == status_code::invalid_argument);
+  CHECK(thrown_by([&] { (void)b.milliseconds_since(other.record()); }).code() ==
+        status_code::invalid_argument);
   CHECK_NOTHROW(event().wait());
   queue host{cpu_selector};
   const event h0 = host.record(), h1 = host.record();
@@ -226,7 +233,8 @@ TEST_CASE("forced implementations: by option and by list, and what a refusal say
   CHECK_HAS(unknown.text(), "cuda.plain");
 
   // A list names operations of libportile; what it names must exist.
-  for (const char* bad : {"quant.per_token_cast", "=cuda.simt", "quant.per_token_cast=", "quant.per_tokn_cast=cuda.simt", "x"}) {
+  for (const char* bad : {"quant.per_token_cast", "=cuda.simt",
+                          "quant.per_token_cast=", "quant.per_tokn_cast=cuda.simt", "x"}) {
     INFO(bad);
     CHECK(thrown_by([&] { set_forced_implementations(bad); }).code() == status_code::invalid_argument);
   }
@@ -237,9 +245,11 @@ TEST_CASE("forced implementations: by option and by list, and what a refusal say
   cast.out = host.make(dtype::e4m3, {1, 128});
   cast.out_sf = host.make(dtype::f32, {1, 1});
   queue cpu{cpu_selector};
-  CHECK_HAS(thrown_by([&] { run(cpu, cast); }).text(), "the forced implementation 'cuda.fast' does not take it");
+  CHECK_HAS(thrown_by([&] { run(cpu, cast); }).text(),
+            "the forced implementation 'cuda.fast' does not take it");
   set_forced_implementations("");
-  CHECK_HAS(thrown_by([&] { run(cpu, cast); }).text(), "no implementation takes this problem\n  no loaded backend has an implementation");
+  CHECK_HAS(thrown_by([&] { run(cpu, cast); }).text(),
+            "no implementation takes this problem\n  no loaded backend has an implementation");
 }
 
 TEST_CASE("the cache of plans follows what is forced, in any order of calls") {
@@ -296,7 +306,10 @@ TEST_CASE("a second run with the same metadata asks nobody; other metadata does"
   CHECK(asks([&](auto& o) { o.total = m.make(dtype::f32, {2}); }) == 1);
   CHECK(asks([&](auto& o) { o.x.extents[0] = o.out.extents[0] = 1; }) == 1);
   CHECK(asks([&](auto& o) { o.x.strides[0] = 0; }) == 1);
-  CHECK(asks([&](auto& o) { o.x.data = floats(o.x) + 1; o.x.extents[0] = o.out.extents[0] = 1; }) == 1);  // alignment
+  CHECK(asks([&](auto& o) {
+          o.x.data = floats(o.x) + 1;
+          o.x.extents[0] = o.out.extents[0] = 1;
+        }) == 1);  // alignment
   // A bad problem is refused although a good one of the same shape was cached.
   scale_rows bad = p;
   bad.out.strides = {0, 1};
@@ -359,13 +372,15 @@ TEST_CASE("plan: same metadata runs, anything else is refused, options are kept"
     CHECK_HAS(s.text(), part);
     CHECK(c.launches == launches);
   };
-  refused([](auto& o) { o.x.extents[0] = 3; }, "x: differs from the planned problem in more than the pointer");
+  refused([](auto& o) { o.x.extents[0] = 3; },
+          "x: differs from the planned problem in more than the pointer");
   refused([](auto& o) { o.out = {}; }, "out: differs");
   refused([](auto& o) { o.x.data = floats(o.x) + 1; }, "addresses must agree modulo 256");
   refused([](auto& o) { o.x.device = gpu1; }, "x: differs");
   refused([](auto& o) { o.factor = 2; }, "factor: differs");
   quant::per_token_cast cast;
-  CHECK_HAS(thrown_by([&] { chosen.run(cast); }).text(), "plan of test.scale_rows: run with a problem of quant.per_token_cast");
+  CHECK_HAS(thrown_by([&] { chosen.run(cast); }).text(),
+            "plan of test.scale_rows: run with a problem of quant.per_token_cast");
   // Memory of the caller: used by every run, nothing is allocated.
   queue fresh{gpu0};
   alignas(256) static char memory[512];
@@ -374,8 +389,10 @@ TEST_CASE("plan: same metadata runs, anything else is refused, options are kept"
   run_plan(own, p);
   CHECK(c.workspace == memory);
   CHECK(c.allocations == allocations);
-  CHECK_HAS(thrown_by([&] { run(fresh, p, {.workspace = memory, .workspace_bytes = 100}); }).text(), "workspace_bytes = 100: must be at least 128");
-  CHECK_HAS(thrown_by([&] { run(fresh, p, {.workspace = memory + 1, .workspace_bytes = 500}); }).text(), "must be 256-byte aligned");
+  CHECK_HAS(thrown_by([&] { run(fresh, p, {.workspace = memory, .workspace_bytes = 100}); }).text(),
+            "workspace_bytes = 100: must be at least 128");
+  CHECK_HAS(thrown_by([&] { run(fresh, p, {.workspace = memory + 1, .workspace_bytes = 500}); }).text(),
+            "must be 256-byte aligned");
 }
 
 TEST_CASE("the arena grows, is shared by copies, and survives a failing allocation") {
@@ -405,7 +422,9 @@ TEST_CASE("capture: refused where it would allocate, allowed after a plan, and g
     const capture_guard capture;
     const status s = thrown_by([&] { run(q, small); });
     CHECK(s.code() == status_code::capture_unsafe);
-    CHECK_HAS(s.text(), "the workspace would grow to 16 bytes inside a capture: make a plan, or run once, before capturing");
+    CHECK_HAS(
+        s.text(),
+        "the workspace would grow to 16 bytes inside a capture: make a plan, or run once, before capturing");
     CHECK(thrown_by([&] { make_plan(q, small); }).code() == status_code::capture_unsafe);
     CHECK(thrown_by([&] { q.wait(); }).code() == status_code::capture_unsafe);
     CHECK(thrown_by([&] { queue checked(gpu0, {.checked = true}); }).code() == status_code::capture_unsafe);
@@ -454,14 +473,20 @@ TEST_CASE("every tensor must lie on the queue's device, host fields in host memo
     CHECK(s.code() == status_code::invalid_argument);
     return s.text();
   };
-  CHECK_HAS(refused(q, [](auto& o) { o.x.device = device{}; }), "x.device = cpu: must be cuda:0, the queue's device");
+  CHECK_HAS(refused(q, [](auto& o) { o.x.device = device{}; }),
+            "x.device = cpu: must be cuda:0, the queue's device");
   CHECK_HAS(refused(q, [](auto& o) { o.out.device = gpu1; }), "out.device = cuda:1: must be cuda:0");
   queue host{cpu_selector}, second{gpu1};
   CHECK_HAS(refused(host, [](auto&) {}), "x.device = cuda:0: must be cpu");
   CHECK_HAS(refused(second, [](auto&) {}), "x.device = cuda:0: must be cuda:1");
   std::vector<tensor> parts = {p.x, on_host(p).x};
-  CHECK_HAS(refused(q, [&](auto& o) { o.parts = {parts.data(), 2}; }), "parts[1].device = cpu: must be cuda:0");
-  CHECK_HAS(refused(q, [&](auto& o) { o.count = m.make(dtype::i64, {1}); }), "count.device = cuda:0: must be cpu (host memory)");
+  CHECK_HAS(refused(q,
+                    [&](auto& o) {
+                      o.parts = {parts.data(), 2};
+                    }),
+            "parts[1].device = cpu: must be cuda:0");
+  CHECK_HAS(refused(q, [&](auto& o) { o.count = m.make(dtype::i64, {1}); }),
+            "count.device = cuda:0: must be cpu (host memory)");
 }
 
 TEST_CASE("host_fallback computes on copies: strided, in-out, lists, host fields, shared buffers") {
@@ -470,7 +495,8 @@ TEST_CASE("host_fallback computes on copies: strided, in-out, lists, host fields
   queue q{gpu0, {.host_fallback = true}}, plain{gpu0};
   scale_rows p;
   p.mode = "host_only";
-  // x and out are interleaved columns of one buffer, as slices of a fused projection are: their bytes overlap, their elements do not.
+  // x and out are interleaved columns of one buffer, as slices of a fused projection are: their bytes
+  // overlap, their elements do not.
   const tensor fused = m.make(dtype::f32, {3, 8});
   for (int i = 0; i < 24; ++i) floats(fused)[i] = static_cast<float>(i);
   p.x = make_tensor(fused.data, dtype::f32, {3, 4}, {8, 1}, gpu0);
@@ -647,5 +673,6 @@ TEST_CASE("cost of a cached run", "[.][cost]") {
     for (int i = 0; i < 100000; ++i) f();
     return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - t0).count() / 100000;
   };
-  WARN("run: " << time([&] { run(q, p); }) << " ns, plan.run: " << time([&] { run_plan(chosen, p); }) << " ns");
+  WARN("run: " << time([&] { run(q, p); }) << " ns, plan.run: " << time([&] { run_plan(chosen, p); })
+               << " ns");
 }

@@ -61,12 +61,14 @@ TEST_CASE("DLPack types, those newer than the header too") {
   const struct {
     int code, bits, lanes;
     dtype type;
-  } rows[] = {{2, 32, 1, dtype::f32},  {2, 64, 1, dtype::f64},  {2, 16, 1, dtype::f16},      {4, 16, 1, dtype::bf16},
-              {0, 8, 1, dtype::i8},    {0, 16, 1, dtype::i16},  {0, 32, 1, dtype::i32},      {0, 64, 1, dtype::i64},
-              {1, 8, 1, dtype::u8},    {1, 32, 1, dtype::u32},  {6, 8, 1, dtype::boolean},   {10, 8, 1, dtype::e4m3},
-              {11, 8, 1, dtype::e4m3fnuz}, {12, 8, 1, dtype::e5m2}, {17, 4, 2, dtype::e2m1x2}};
+  } rows[] = {{2, 32, 1, dtype::f32},      {2, 64, 1, dtype::f64},    {2, 16, 1, dtype::f16},
+              {4, 16, 1, dtype::bf16},     {0, 8, 1, dtype::i8},      {0, 16, 1, dtype::i16},
+              {0, 32, 1, dtype::i32},      {0, 64, 1, dtype::i64},    {1, 8, 1, dtype::u8},
+              {1, 32, 1, dtype::u32},      {6, 8, 1, dtype::boolean}, {10, 8, 1, dtype::e4m3},
+              {11, 8, 1, dtype::e4m3fnuz}, {12, 8, 1, dtype::e5m2},   {17, 4, 2, dtype::e2m1x2}};
   for (const auto& r : rows) {
-    d.dtype = {static_cast<std::uint8_t>(r.code), static_cast<std::uint8_t>(r.bits), static_cast<std::uint16_t>(r.lanes)};
+    d.dtype = {static_cast<std::uint8_t>(r.code), static_cast<std::uint8_t>(r.bits),
+               static_cast<std::uint16_t>(r.lanes)};
     const tensor t = make_tensor(d);
     CHECK(t.dtype == r.type);
     DLManagedTensor* back = to_dlpack(t);
@@ -76,7 +78,8 @@ TEST_CASE("DLPack types, those newer than the header too") {
     back->deleter(back);
   }
   for (const auto& r : {std::array{5, 64, 1}, {2, 32, 4}, {1, 64, 1}, {14, 8, 1}, {17, 4, 1}, {2, 8, 1}}) {
-    d.dtype = {static_cast<std::uint8_t>(r[0]), static_cast<std::uint8_t>(r[1]), static_cast<std::uint16_t>(r[2])};
+    d.dtype = {static_cast<std::uint8_t>(r[0]), static_cast<std::uint8_t>(r[1]),
+               static_cast<std::uint16_t>(r[2])};
     const status s = thrown_by([&] { make_tensor(d); });
     CHECK(s.code() == status_code::unsupported);
     CHECK_HAS(s.text(), "has no Portile type");

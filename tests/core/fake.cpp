@@ -11,7 +11,9 @@ namespace fs = std::filesystem;
 
 std::string program_folder() { return fs::canonical("/proc/self/exe").parent_path().string(); }
 std::string plugin_file(const std::string& name) {
-  return (fs::path(program_folder()) / "../tests/plugins" / ("libportile_backend_" + name + ".so")).lexically_normal().string();
+  return (fs::path(program_folder()) / "../tests/plugins" / ("libportile_backend_" + name + ".so"))
+      .lexically_normal()
+      .string();
 }
 
 namespace {
@@ -32,7 +34,8 @@ fake_gpu_control& fake_gpu() {
     (void)backends();
     void* handle = dlopen(plugin_file("fake_gpu").c_str(), RTLD_NOW | RTLD_NOLOAD);
     if (!handle) throw std::runtime_error("the fake device is not loaded");
-    return static_cast<fake_gpu_control*>(reinterpret_cast<void* (*)()>(dlsym(handle, "fake_gpu_control_entry"))());
+    return static_cast<fake_gpu_control*>(
+        reinterpret_cast<void* (*)()>(dlsym(handle, "fake_gpu_control_entry"))());
   }();
   return *c;
 }

@@ -20,10 +20,13 @@ fake_gpu_control& fake_gpu();
 /// Memory that counts as the fake device's.
 class device_memory {
  public:
-  tensor make(dtype type, std::vector<std::int64_t> extents, std::vector<std::int64_t> strides = {}, int ordinal = 0) {
-    tensor t = strides.empty() ? make_tensor(nullptr, type, std::span<const std::int64_t>(extents), device(device_kind::cuda, ordinal))
-                               : make_tensor(nullptr, type, std::span<const std::int64_t>(extents), std::span<const std::int64_t>(strides),
-                                             device(device_kind::cuda, ordinal));
+  tensor make(dtype type, std::vector<std::int64_t> extents, std::vector<std::int64_t> strides = {},
+              int ordinal = 0) {
+    tensor t = strides.empty()
+                   ? make_tensor(nullptr, type, std::span<const std::int64_t>(extents),
+                                 device(device_kind::cuda, ordinal))
+                   : make_tensor(nullptr, type, std::span<const std::int64_t>(extents),
+                                 std::span<const std::int64_t>(strides), device(device_kind::cuda, ordinal));
     buffers_.emplace_back(static_cast<std::size_t>(t.span() * size_of(type)) + 512, '\x5A');
     char* p = buffers_.back().data();
     t.data = p + (256 - reinterpret_cast<std::uintptr_t>(p) % 256) % 256;
@@ -50,7 +53,9 @@ inline scale_rows on_host(scale_rows p) {
   return p;
 }
 
-inline void run(queue& q, const scale_rows& p, const run_options& o = {}) { portile::detail::run(q, scale_rows_info(), &p, o); }
+inline void run(queue& q, const scale_rows& p, const run_options& o = {}) {
+  portile::detail::run(q, scale_rows_info(), &p, o);
+}
 inline status check_of(const scale_rows& p) { return portile::check(scale_rows_info(), &p); }
 
 /// Code and text of what f throws; ok when it throws nothing.
@@ -67,9 +72,9 @@ status thrown_by(F f) {
 }  // namespace portile::test
 
 /// The part must occur in the text.
-#define CHECK_HAS(whole, part)                         \
-  do {                                                 \
-    const std::string text_of_check = whole;           \
-    INFO(text_of_check);                               \
+#define CHECK_HAS(whole, part)                            \
+  do {                                                    \
+    const std::string text_of_check = whole;              \
+    INFO(text_of_check);                                  \
     CHECK(text_of_check.find(part) != std::string::npos); \
   } while (false)

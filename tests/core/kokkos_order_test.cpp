@@ -54,7 +54,8 @@ TEST_CASE("a launch after the application finalised Kokkos gives an error or wor
   CHECK(count(between, "exit 0") == 1);
   const std::string before = program("finalized");
   INFO(before);
-  CHECK(count(before, "cast: right") + count(before, "Kokkos is finalised") == 1);  // Kokkos 3 starts again, later ones cannot
+  CHECK(count(before, "cast: right") + count(before, "Kokkos is finalised") ==
+        1);  // Kokkos 3 starts again, later ones cannot
   CHECK(count(before, "exit 0") == 1);
 }
 
@@ -74,8 +75,8 @@ TEST_CASE("a launch from a static destructor, after Kokkos was finalised at exit
 
 // The trial that docs/kokkos.md describes was made with Kokkos 3.
 #if defined(PORTILE_SECOND_KOKKOS) && KOKKOS_VERSION < 40000
-// docs/kokkos.md says what these show, and why the exit status of the first is not looked at: the copies share their global
-// objects, which are destroyed twice.
+// docs/kokkos.md says what these show, and why the exit status of the first is not looked at: the copies
+// share their global objects, which are destroyed twice.
 TEST_CASE("a second Kokkos copy that the program links is the one that both use") {
   for (const char* order : {"before", "never", "after_queue", "after_tested", "threads"}) {
     const std::string text = program(order, "portile_second_kokkos_program");

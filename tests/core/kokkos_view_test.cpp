@@ -23,13 +23,15 @@ TEST_CASE("views of every layout and rank become tensors") {
   CHECK(right.data == memory);
   const tensor left = make_tensor(view<float**, Kokkos::LayoutLeft>(memory, 4, 6));
   CHECK(left.text() == "f32[4, 6] strides [1, 4] on cpu");
-  const tensor strided = make_tensor(view<float**, Kokkos::LayoutStride>(memory, Kokkos::LayoutStride(4, 12, 6, 2)));
+  const tensor strided =
+      make_tensor(view<float**, Kokkos::LayoutStride>(memory, Kokkos::LayoutStride(4, 12, 6, 2)));
   CHECK(strided.text() == "f32[4, 6] strides [12, 2] on cpu");
   const tensor readable = make_tensor(view<const float*, Kokkos::LayoutRight>(memory, 7));
   CHECK(readable.text() == "f32[7] on cpu");
   CHECK(make_tensor(view<float, Kokkos::LayoutRight>(memory)).rank == 0);
-  CHECK(make_tensor(view<float*****, Kokkos::LayoutRight>(memory, 2, 3, 2, 4, 5)).text() == "f32[2, 3, 2, 4, 5] on cpu");
-  CHECK(make_tensor(view<float*[3], Kokkos::LayoutRight>(memory, 2)).text() == "f32[2, 3] on cpu");
+  CHECK(make_tensor(view<float*****, Kokkos::LayoutRight>(memory, 2, 3, 2, 4, 5)).text() ==
+        "f32[2, 3, 2, 4, 5] on cpu");
+  CHECK(make_tensor(view<float* [3], Kokkos::LayoutRight>(memory, 2)).text() == "f32[2, 3] on cpu");
   CHECK(make_tensor(view<float**, Kokkos::LayoutRight>(nullptr, 0, 6)).numel() == 0);
   const view<float**, Kokkos::LayoutRight> whole(memory, 10, 12);
   const auto part = Kokkos::subview(whole, std::pair<int, int>(2, 5), std::pair<int, int>(1, 7));
@@ -40,7 +42,9 @@ TEST_CASE("views of every layout and rank become tensors") {
 
 TEST_CASE("value types of views") {
   static std::int64_t memory[16];
-  const auto type = [&]<class T>(T) { return make_tensor(view<T*, Kokkos::LayoutRight>(reinterpret_cast<T*>(memory), 2)).dtype; };
+  const auto type = [&]<class T>(T) {
+    return make_tensor(view<T*, Kokkos::LayoutRight>(reinterpret_cast<T*>(memory), 2)).dtype;
+  };
   CHECK(type(float{}) == dtype::f32);
   CHECK(type(double{}) == dtype::f64);
   CHECK(type(numeric::bf16{}) == dtype::bf16);

@@ -56,12 +56,15 @@ TEST_CASE("the loader refuses broken plug-ins, names file and reason, and goes o
     CHECK_HAS(text, "exit 0");
   }
   // The status of load_backend has the entry function's own code.
-  CHECK_HAS(program("load " + plugin_file("bad_entry")), "load_backend: device_error: " + plugin_file("bad_entry") + ": this plug-in does not like Mondays");
+  CHECK_HAS(
+      program("load " + plugin_file("bad_entry")),
+      "load_backend: device_error: " + plugin_file("bad_entry") + ": this plug-in does not like Mondays");
 }
 
 TEST_CASE("files that are no plug-ins") {
   temporary_folder folder;
-  const std::string text = (folder.path / "libportile_backend_text.so").string(), missing = (folder.path / "nothing.so").string();
+  const std::string text = (folder.path / "libportile_backend_text.so").string(),
+                    missing = (folder.path / "nothing.so").string();
   std::ofstream(text) << "this is not an ELF file\n";
   const std::string out = listed(text + ":" + missing);
   CHECK_HAS(out, "text refused " + text);
@@ -81,9 +84,11 @@ TEST_CASE("empty and relative entries of PORTILE_BACKEND_PATH never mean the cur
   temporary_folder folder;
   fs::copy_file(plugin_file("fake_host"), folder.path / "libportile_backend_here.so");
   const auto in_folder = [&](const std::string& value) {
-    return child("cd " + folder.path.string() + " && PORTILE_BACKEND_PATH='" + value + "' " + program_folder() + "/portile_core_program list");
+    return child("cd " + folder.path.string() + " && PORTILE_BACKEND_PATH='" + value + "' " +
+                 program_folder() + "/portile_core_program list");
   };
-  for (const char* entries : {":", "::", ""}) CHECK(in_folder(entries).find("fake_host") == std::string::npos);
+  for (const char* entries : {":", "::", ""})
+    CHECK(in_folder(entries).find("fake_host") == std::string::npos);
   const std::string around = in_folder(":" + plugin_file("twin1") + ":");
   CHECK_HAS(around, "twin1 loaded");
   CHECK(around.find("fake_host") == std::string::npos);
@@ -93,14 +98,15 @@ TEST_CASE("empty and relative entries of PORTILE_BACKEND_PATH never mean the cur
     CHECK(text.find("fake_host loaded") == std::string::npos);
   }
   // Without the variable: the folder of libportile, not the current one.
-  CHECK(child("cd " + folder.path.string() + " && " + program_folder() + "/portile_core_program list").find("fake_host") == std::string::npos);
+  CHECK(child("cd " + folder.path.string() + " && " + program_folder() + "/portile_core_program list")
+            .find("fake_host") == std::string::npos);
 }
 
 TEST_CASE("one file is loaded once, by whatever path, and a refusal is kept once") {
   temporary_folder folder;
   fs::create_symlink(plugin_file("twin1"), folder.path / "link.so");
-  const std::string text = program("load " + plugin_file("twin1") + " " + (folder.path / "link.so").string() + " " + plugin_file("bad_entry") + " " +
-                                       plugin_file("bad_entry"),
+  const std::string text = program("load " + plugin_file("twin1") + " " + (folder.path / "link.so").string() +
+                                       " " + plugin_file("bad_entry") + " " + plugin_file("bad_entry"),
                                    "PORTILE_BACKEND_PATH=" + plugin_file("twin1"));
   const auto count = [&](const std::string& part) {
     int n = 0;
@@ -115,10 +121,13 @@ TEST_CASE("one file is loaded once, by whatever path, and a refusal is kept once
 
 TEST_CASE("a plug-in without a driver has no device, gives the reason and still explains device models") {
   const std::string environment = "PORTILE_BACKEND_PATH=" + plugin_file("no_driver");
-  CHECK_HAS(program("list", environment), "nodriver loaded " + plugin_file("no_driver") + " [1] devices 0: libfake.so.1: cannot open shared object file");
+  CHECK_HAS(program("list", environment), "nodriver loaded " + plugin_file("no_driver") +
+                                              " [1] devices 0: libfake.so.1: cannot open shared object file");
   CHECK_HAS(program("explain sm_100 32", environment), "cuda.nodriver (nodriver): yes");
-  CHECK_HAS(program("explain sm_100 128", environment), "cuda.nodriver (nodriver): no: num_per_channels = 128: needs 32");
-  CHECK_HAS(program("explain sm_90 32", environment), "cuda.nodriver (nodriver): no: arch = sm_90: needs sm_100");
+  CHECK_HAS(program("explain sm_100 128", environment),
+            "cuda.nodriver (nodriver): no: num_per_channels = 128: needs 32");
+  CHECK_HAS(program("explain sm_90 32", environment),
+            "cuda.nodriver (nodriver): no: arch = sm_90: needs sm_100");
   CHECK_HAS(program("explain gfx942 32", environment), "no: runs on cuda, the device is hip");
   CHECK_HAS(program("cast", environment), "unsupported: quant.per_token_cast: device = cpu");
 }
@@ -134,8 +143,10 @@ TEST_CASE("the version script keeps same-named inline and static symbols of two 
 
 TEST_CASE("PORTILE_IMPL forces, refuses with the reason, and a malformed one is reported by every run") {
   const std::string reference = "PORTILE_BACKEND_PATH=" + plugin_file("no_driver");
-  CHECK_HAS(program("cast", reference + " PORTILE_IMPL=quant.*=cuda.nodriver"), "the forced implementation 'cuda.nodriver' does not take it");
-  for (const char* bad : {"quant.per_token_cast", "quant.nothing=reference", "=x", "a=", "quant.per_token_cast=reference,b"}) {
+  CHECK_HAS(program("cast", reference + " PORTILE_IMPL=quant.*=cuda.nodriver"),
+            "the forced implementation 'cuda.nodriver' does not take it");
+  for (const char* bad :
+       {"quant.per_token_cast", "quant.nothing=reference", "=x", "a=", "quant.per_token_cast=reference,b"}) {
     const std::string text = program("cast", std::string("PORTILE_IMPL=") + bad);
     INFO(text);
     CHECK(text.find("PORTILE_IMPL: '") != text.rfind("PORTILE_IMPL: '"));  // twice
@@ -146,7 +157,9 @@ TEST_CASE("PORTILE_IMPL forces, refuses with the reason, and a malformed one is 
 }
 
 TEST_CASE("PORTILE_LOG=load says what was looked at") {
-  const std::string text = program("list", "PORTILE_LOG=load PORTILE_BACKEND_PATH=" + plugin_file("fake_gpu") + ":" + plugin_file("bad_entry"));
+  const std::string text =
+      program("list", "PORTILE_LOG=load PORTILE_BACKEND_PATH=" + plugin_file("fake_gpu") + ":" +
+                          plugin_file("bad_entry"));
   CHECK_HAS(text, "portile: load: the fake device says hello");
   CHECK_HAS(text, "loaded fake, 2 implementations, 2 devices");
   CHECK_HAS(text, "refused: this plug-in does not like Mondays");

@@ -1,5 +1,6 @@
 #pragma once
-// An operation that only the tests know: every kind of field, two data rules, and loops that fake backends share.
+// An operation that only the tests know: every kind of field, two data rules, and loops that fake backends
+// share.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -10,7 +11,8 @@
 
 namespace portile::test {
 
-/// out[i, j] = x[i, j] * factor * times + the sum of parts[.][i, j]; total[i] += the sum of the row; count[0] = rows.
+/// out[i, j] = x[i, j] * factor * times + the sum of parts[.][i, j]; total[i] += the sum of the row; count[0]
+/// = rows.
 struct scale_rows {
   static constexpr const char* name = "test.scale_rows";
 

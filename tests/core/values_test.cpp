@@ -183,23 +183,38 @@ TEST_CASE("declared rules: one text per broken rule") {
   CHECK_HAS(refusal([](auto& b) { b.x.strides[1] = -1; }), "x.strides[1] = -1: must not be negative");
   CHECK_HAS(refusal([](auto& b) { b.out.strides = {1, 1}; }), "must not overlap itself");
   CHECK_HAS(refusal([](auto& b) { b.out.strides = {4, 0}; }), "must not overlap itself");
-  CHECK_HAS(refusal([](auto& b) { b.total.strides = {2}; }), "total.strides[0] = 2: the last stride must be 1");
+  CHECK_HAS(refusal([](auto& b) { b.total.strides = {2}; }),
+            "total.strides[0] = 2: the last stride must be 1");
   CHECK_HAS(refusal([](auto& b) { b.x.data = nullptr; }), "x.data = null");
-  CHECK_HAS(refusal([](auto& b) { b.x.data = static_cast<char*>(b.x.data) + 2; }), "misaligned: must be a multiple of the element size, 4 bytes");
+  CHECK_HAS(refusal([](auto& b) { b.x.data = static_cast<char*>(b.x.data) + 2; }),
+            "misaligned: must be a multiple of the element size, 4 bytes");
   CHECK_HAS(refusal([](auto& b) { b.out.extents[1] = 3; }), "must be columns = 4");
-  CHECK_HAS(refusal([&](auto& b) { b.x.extents = {big, big}; b.x.strides = {0, 0}; }), "is too large");
-  CHECK_HAS(refusal([&](auto& b) { b.x.extents = {3, 4}; b.x.strides = {big, 1}; }), "is too large");
+  CHECK_HAS(refusal([&](auto& b) {
+              b.x.extents = {big, big};
+              b.x.strides = {0, 0};
+            }),
+            "is too large");
+  CHECK_HAS(refusal([&](auto& b) {
+              b.x.extents = {3, 4};
+              b.x.strides = {big, 1};
+            }),
+            "is too large");
   CHECK_HAS(refusal([](auto& b) { b.parts = {nullptr, 2}; }), "parts.data = null");
   CHECK_HAS(refusal([](auto& b) { b.parts = {nullptr, -1}; }), "parts.size = -1: must be 0 to 64");
   CHECK_HAS(refusal([](auto& b) { b.parts = {&b.x, 65}; }), "parts.size = 65: must be 0 to 64");
   const tensor absent;
   CHECK_HAS(refusal([&](auto& b) { b.parts = {&absent, 1}; }), "parts[0] = absent: is required");
   CHECK_HAS(refusal([&](auto& b) { b.parts = {&b.total, 1}; }), "parts[0].rank = 1");
-  CHECK_HAS(refusal([](auto& b) { b.mode = "fast"; }), "mode = 'fast': must be one of '' 'host_only' 'throws' 'fails'");
+  CHECK_HAS(refusal([](auto& b) { b.mode = "fast"; }),
+            "mode = 'fast': must be one of '' 'host_only' 'throws' 'fails'");
   CHECK_HAS(refusal([](auto& b) { b.times = 0; }), "times = 0: must not be 0");
   CHECK_HAS(refusal([](auto& b) { b.limit = -0.5; }), "limit = -0.5: must be positive");
   // Only the first broken rule counts, declared ones before the operation's own.
-  CHECK_HAS(refusal([](auto& b) { b.times = 0; b.x = {}; }), "x = absent");
+  CHECK_HAS(refusal([](auto& b) {
+              b.times = 0;
+              b.x = {};
+            }),
+            "x = absent");
 
   scale_rows empty = p;
   empty.x.extents = empty.out.extents = {0, 4};
@@ -234,9 +249,16 @@ TEST_CASE("checker: need, need_one_of, need_both_or_none, need_multiple, dim") {
     return c.result().text();
   };
   CHECK(text([](checker& c) { c.need(true, "a", 1, "rule"); }).empty());
-  CHECK(text([](checker& c) { c.need(false, "a", true, "rule"); c.need(false, "b", 2, "other"); }) == "test.scale_rows: a = true: rule");
-  CHECK_HAS(text([](checker& c) { c.need_one_of<std::int64_t>("a", 5, {1, 2}); }), "a = 5: must be one of 1, 2");
-  CHECK_HAS(text([](checker& c) { c.need_both_or_none("a", true, "b", false); }), "b = absent: must be given together with a");
+  CHECK(text([](checker& c) {
+          c.need(false, "a", true, "rule");
+          c.need(false, "b", 2, "other");
+        }) == "test.scale_rows: a = true: rule");
+  CHECK_HAS(text([](checker& c) {
+              c.need_one_of<std::int64_t>("a", 5, {1, 2});
+            }),
+            "a = 5: must be one of 1, 2");
+  CHECK_HAS(text([](checker& c) { c.need_both_or_none("a", true, "b", false); }),
+            "b = absent: must be given together with a");
   CHECK_HAS(text([](checker& c) { c.need_multiple("a", 5, 4); }), "a = 5: must be a multiple of 4");
   CHECK_HAS(text([](checker& c) { c.need_multiple("a", 5, 0); }), "a = 5");
   checker c(scale_rows_info(), &p);
@@ -276,9 +298,10 @@ TEST_CASE("any_problem sets and reads every type of attribute") {
   const struct {
     const char *name, *value, *back;
   } good[] = {
-      {"negate", "true", "true"}, {"negate", "0", "false"},   {"times", "-12", "-12"}, {"factor", "0.25", "0.25"},  {"factor", "1e-3", "0.001"},
-      {"mode", "host_only", "host_only"}, {"mode", "", ""}, {"shift", "5", "5"},     {"shift", "none", "none"}, {"limit", "2.5", "2.5"},
-      {"limit", "none", "none"},
+      {"negate", "true", "true"}, {"negate", "0", "false"},    {"times", "-12", "-12"},
+      {"factor", "0.25", "0.25"}, {"factor", "1e-3", "0.001"}, {"mode", "host_only", "host_only"},
+      {"mode", "", ""},           {"shift", "5", "5"},         {"shift", "none", "none"},
+      {"limit", "2.5", "2.5"},    {"limit", "none", "none"},
   };
   for (const auto& g : good) {
     p.set(g.name, g.value);
@@ -287,11 +310,16 @@ TEST_CASE("any_problem sets and reads every type of attribute") {
   const struct {
     const char *name, *value, *why;
   } bad[] = {
-      {"negate", "yes", "must be true or false"}, {"times", "1.5", "must be a whole number"},
-      {"times", "", "must be a whole number"},    {"times", "99999999999999999999", "must be a whole number"},
-      {"factor", "much", "must be a number"},     {"mode", "a word that is longer than 31 characters", "at most 31"},
-      {"shift", "x", "must be a whole number"},   {"limit", "1,5", "must be a number"},
-      {"x", "1", "no such attribute"},            {"speed", "1", "no such attribute"},
+      {"negate", "yes", "must be true or false"},
+      {"times", "1.5", "must be a whole number"},
+      {"times", "", "must be a whole number"},
+      {"times", "99999999999999999999", "must be a whole number"},
+      {"factor", "much", "must be a number"},
+      {"mode", "a word that is longer than 31 characters", "at most 31"},
+      {"shift", "x", "must be a whole number"},
+      {"limit", "1,5", "must be a number"},
+      {"x", "1", "no such attribute"},
+      {"speed", "1", "no such attribute"},
   };
   for (const auto& b : bad) {
     const status s = thrown_by([&] { p.set(b.name, b.value); });
@@ -352,7 +380,8 @@ TEST_CASE("devices by name, and models of devices that are not there") {
   CHECK(device::parse("cpu") == device{});
   CHECK(device::parse("cuda") == device(device_kind::cuda, 0));
   CHECK(device::parse("cuda:1").ordinal() == 1);
-  for (const char* bad : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:7", "hip:0", "cpu:1", "cuda:1 ", "cuda:99999999999"}) {
+  for (const char* bad :
+       {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:7", "hip:0", "cpu:1", "cuda:1 ", "cuda:99999999999"}) {
     INFO(bad);
     CHECK(thrown_by([&] { device::parse(bad); }).code() == status_code::invalid_argument);
   }

@@ -85,16 +85,20 @@ void block_run::report_stuck() const {
   for (std::size_t first = 0; first < lanes.size(); ++first) {
     if (lanes[first].state == waiting::ended) continue;
     const bool wave_op = lanes[first].state == waiting::wave;
-    text += "thread " + std::to_string(first) + " waits in a " + (wave_op ? "shuffle" : "barrier") + " at " + text_of(lanes[first].where);
-    const std::size_t from = wave_op ? first / static_cast<std::size_t>(wave) * static_cast<std::size_t>(wave) : 0;
+    text += "thread " + std::to_string(first) + " waits in a " + (wave_op ? "shuffle" : "barrier") + " at " +
+            text_of(lanes[first].where);
+    const std::size_t from =
+        wave_op ? first / static_cast<std::size_t>(wave) * static_cast<std::size_t>(wave) : 0;
     const std::size_t to = wave_op ? from + static_cast<std::size_t>(wave) : lanes.size();
     for (std::size_t i = from; i < to; ++i) {
-      const bool same = lanes[i].state == lanes[first].state && (!wave_op || lanes[i].where.line() == lanes[first].where.line());
+      const bool same = lanes[i].state == lanes[first].state &&
+                        (!wave_op || lanes[i].where.line() == lanes[first].where.line());
       if (same) continue;
       text += ", thread " + std::to_string(i) + " ";
-      text += lanes[i].state == waiting::ended ? "has ended"
-                                               : std::string("waits in a ") + (lanes[i].state == waiting::wave ? "shuffle" : "barrier") +
-                                                     " at " + text_of(lanes[i].where);
+      text += lanes[i].state == waiting::ended
+                  ? "has ended"
+                  : std::string("waits in a ") + (lanes[i].state == waiting::wave ? "shuffle" : "barrier") +
+                        " at " + text_of(lanes[i].where);
       break;
     }
     break;
@@ -110,7 +114,8 @@ bool block_run::release_waiters() {
     lane_state* first = &lanes[static_cast<std::size_t>(w)];
     int exchanging = 0;
     for (int l = 0; l < wave; ++l) {
-      const bool same_place = first[l].where.line() == first->where.line() && std::strcmp(first[l].where.file_name(), first->where.file_name()) == 0;
+      const bool same_place = first[l].where.line() == first->where.line() &&
+                              std::strcmp(first[l].where.file_name(), first->where.file_name()) == 0;
       exchanging += first[l].state == waiting::wave && same_place && first[l].turn == first->turn;
       at_barrier += first[l].state == waiting::barrier;
     }
@@ -157,10 +162,12 @@ void block_run::run_block(const std::vector<int>& order) {
   }
   unsigned char* start = shared_start();
   for (unsigned char* p = shared.data(); p < shared.data() + shared.size(); ++p)
-    if ((p < start || p >= start + shared_bytes) && *p != guard) fail("shared memory: written outside of what the launch asked for");
+    if ((p < start || p >= start + shared_bytes) && *p != guard)
+      fail("shared memory: written outside of what the launch asked for");
 }
 
-void run_blocks(std::int64_t grid, int threads, int wave, std::size_t shared_bytes, body run, const void* params) {
+void run_blocks(std::int64_t grid, int threads, int wave, std::size_t shared_bytes, body run,
+                const void* params) {
   if (threads % wave != 0) fail("a block is not made of whole waves");
   if (shared_bytes > 160 * 1024) fail("more shared memory than any supported device has");
   // One run per host thread, kept: making the stacks costs more than a small kernel.

@@ -1,8 +1,8 @@
 #pragma once
-// Runs GPU kernels on the host: the threads of a block are fibers, and everything that lanes do together is a place where
-// they wait for each other. What a real device would leave undefined is an error here: a barrier that not every thread
-// reaches, a shuffle in which a lane of the wave is missing or at another place of the code, shared memory beyond what the
-// launch asked for, a vector access to a misaligned address.
+// Runs GPU kernels on the host: the threads of a block are fibers, and everything that lanes do together is a
+// place where they wait for each other. What a real device would leave undefined is an error here: a barrier
+// that not every thread reaches, a shuffle in which a lane of the wave is missing or at another place of the
+// code, shared memory beyond what the launch asked for, a vector access to a misaligned address.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -106,16 +106,18 @@ void aligned_store(void* p, T v) {
 
 using body = void (*)(const thread_view&, const void* params);
 /// Runs the blocks one after another; throws std::runtime_error for what a device would leave undefined.
-void run_blocks(std::int64_t grid, int threads, int wave, std::size_t shared_bytes, body run, const void* params);
+void run_blocks(std::int64_t grid, int threads, int wave, std::size_t shared_bytes, body run,
+                const void* params);
 
 template <class K, int Wave>
 void run_grid(std::int64_t grid, std::size_t shared_bytes, const typename K::params& p) {
-  run_blocks(grid, K::threads, Wave, shared_bytes,
-             [](const thread_view& t, const void* params) {
-               block<K::threads, Wave> b(t);
-               K::run(b, *static_cast<const typename K::params*>(params));
-             },
-             &p);
+  run_blocks(
+      grid, K::threads, Wave, shared_bytes,
+      [](const thread_view& t, const void* params) {
+        block<K::threads, Wave> b(t);
+        K::run(b, *static_cast<const typename K::params*>(params));
+      },
+      &p);
 }
 
 }  // namespace portile::emulator

@@ -38,7 +38,8 @@ struct reverse_through_shared : kernel {
     int* s = block.template shared<int>();
     s[block.thread()] = block.thread() * 3;
     block.barrier();
-    (*p.out)[static_cast<std::size_t>(block.index() * threads + block.thread())] = s[threads - 1 - block.thread()];
+    (*p.out)[static_cast<std::size_t>(block.index() * threads + block.thread())] =
+        s[threads - 1 - block.thread()];
   }
 };
 struct wave_sums : kernel {
@@ -50,7 +51,8 @@ struct wave_sums : kernel {
     const int from_first = block.shuffle(block.thread(), 0);
     const std::uint64_t odd = block.ballot(block.lane() % 2 == 1);
     const auto most = static_cast<int>(block.wave_max(static_cast<std::uint32_t>(block.thread())));
-    const bool fine = odd == (Block::wave_size == 64 ? 0xAAAAAAAAAAAAAAAAull : 0xAAAAAAAAull) && most == from_first + Block::wave_size - 1 &&
+    const bool fine = odd == (Block::wave_size == 64 ? 0xAAAAAAAAAAAAAAAAull : 0xAAAAAAAAull) &&
+                      most == from_first + Block::wave_size - 1 &&
                       below == block.thread() + (block.lane() + 1 < Block::wave_size);
     (*p.out)[static_cast<std::size_t>(block.thread())] = fine ? v : -2;
   }
@@ -138,9 +140,11 @@ TEST_CASE("emulator: what lanes exchange, for both wave sizes") {
 TEST_CASE("emulator: undefined behaviour is an error with its place") {
   std::string text = problem_of<divergent_barrier>();
   INFO(text);
-  CHECK((contains(text, "thread 0 waits in a barrier at engine_test.cpp:") && contains(text, "thread 96 has ended")));
+  CHECK((contains(text, "thread 0 waits in a barrier at engine_test.cpp:") &&
+         contains(text, "thread 96 has ended")));
   text = problem_of<shuffle_with_ended_lane>();
-  CHECK((contains(text, "thread 0 waits in a shuffle at engine_test.cpp:") && contains(text, "thread 5 has ended")));
+  CHECK((contains(text, "thread 0 waits in a shuffle at engine_test.cpp:") &&
+         contains(text, "thread 5 has ended")));
   text = problem_of<shuffles_at_two_places>();
   CHECK((contains(text, "thread 0 waits in a shuffle") && contains(text, "thread 16 waits in a shuffle")));
   text = problem_of<shuffle_with_ended_lane, 64>();

@@ -26,8 +26,8 @@ constexpr std::size_t stack_bytes = 128 * 1024, mark_bytes = 256;
 constexpr unsigned char mark = 0xC7;
 }  // namespace
 
-// makecontext gives a fiber its stack; after that _setjmp and _longjmp switch, because swapcontext saves the signal mask
-// with two system calls each time.
+// makecontext gives a fiber its stack; after that _setjmp and _longjmp switch, because swapcontext saves the
+// signal mask with two system calls each time.
 struct fiber::state {
   std::unique_ptr<unsigned char[]> stack{new unsigned char[stack_bytes]};
   ucontext_t context{};
@@ -81,7 +81,8 @@ void fiber::resume() {
   s.context.uc_stack.ss_size = stack_bytes;
   s.context.uc_link = nullptr;
   const auto address = reinterpret_cast<std::uintptr_t>(&s);
-  makecontext(&s.context, reinterpret_cast<void (*)()>(&state::enter), 2, static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
+  makecontext(&s.context, reinterpret_cast<void (*)()>(&state::enter), 2,
+              static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
   setcontext(&s.context);
 }
 

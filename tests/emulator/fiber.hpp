@@ -11,7 +11,8 @@ class fiber {
   fiber(const fiber&) = delete;
   fiber& operator=(const fiber&) = delete;
 
-  /// The next resume starts f(argument) anew; whatever ran before is forgotten without unwinding. f must not throw.
+  /// The next resume starts f(argument) anew; whatever ran before is forgotten without unwinding. f must not
+  /// throw.
   void start(void (*f)(void*), void* argument);
   void resume();
   /// Called inside: back to whoever resumed this fiber.

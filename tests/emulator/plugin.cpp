@@ -1,5 +1,5 @@
-// A backend whose devices are the emulator: host memory behind guard bands, and the kernels of backends/gpu. Built twice, as
-// a CUDA device with waves of 32 lanes and as a HIP device with waves of 64.
+// A backend whose devices are the emulator: host memory behind guard bands, and the kernels of backends/gpu.
+// Built twice, as a CUDA device with waves of 32 lanes and as a HIP device with waves of 64.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -36,12 +36,14 @@ void check_bands() {
     const auto* start = static_cast<const unsigned char*>(p);
     for (std::size_t i = 0; i < band; ++i)
       if (start[bytes + i] != guard || *(start - 1 - i) != guard)
-        throw error(status_code::device_error, "emulator: written outside of an allocation of " + std::to_string(bytes) + " bytes, " +
-                                                   std::to_string(i) + " bytes away from it");
+        throw error(status_code::device_error, "emulator: written outside of an allocation of " +
+                                                   std::to_string(bytes) + " bytes, " + std::to_string(i) +
+                                                   " bytes away from it");
   }
 }
 
-std::int32_t allocate(std::int32_t, std::uint64_t bytes, std::int32_t, void** out, char* text, std::size_t size) {
+std::int32_t allocate(std::int32_t, std::uint64_t bytes, std::int32_t, void** out, char* text,
+                      std::size_t size) {
   return plugin::guarded(text, size, [&] {
     const std::size_t whole = (bytes + 2 * band + 511) / 256 * 256;
     auto* base = static_cast<unsigned char*>(std::aligned_alloc(256, whole));
@@ -57,7 +59,8 @@ std::int32_t release(std::int32_t, void* p, std::int32_t, char* text, std::size_
   return plugin::guarded(text, size, [&] {
     check_bands();
     const std::lock_guard lock(mutex);
-    if (!allocations().erase(p)) throw error(status_code::device_error, "emulator: releases what it did not allocate");
+    if (!allocations().erase(p))
+      throw error(status_code::device_error, "emulator: releases what it did not allocate");
     std::free(static_cast<unsigned char*>(p) - band);
   });
 }
@@ -65,7 +68,8 @@ std::int32_t copy(std::int32_t, void*, void* dst, const void* src, std::uint64_t
   if (bytes) std::memmove(dst, src, bytes);
   return 0;
 }
-std::int32_t fill(std::int32_t, void*, void* dst, std::int32_t byte, std::uint64_t bytes, char*, std::size_t) {
+std::int32_t fill(std::int32_t, void*, void* dst, std::int32_t byte, std::uint64_t bytes, char*,
+                  std::size_t) {
   if (bytes) std::memset(dst, byte, bytes);
   return 0;
 }
@@ -74,24 +78,44 @@ std::int32_t stream_destroy(std::int32_t, void*, char*, std::size_t) { return 0;
 std::int32_t stream_wait(std::int32_t, void*, char* text, std::size_t size) {
   return plugin::guarded(text, size, [] { check_bands(); });
 }
-std::int32_t stream_capturing(std::int32_t, void*, std::int32_t* capturing, char*, std::size_t) { return *capturing = 0, 0; }
+std::int32_t stream_capturing(std::int32_t, void*, std::int32_t* capturing, char*, std::size_t) {
+  return *capturing = 0, 0;
+}
 
 using clock = std::chrono::steady_clock;
-std::int32_t event_create(std::int32_t, void** e, char*, std::size_t) { return *e = new clock::time_point, 0; }
-std::int32_t event_destroy(std::int32_t, void* e, char*, std::size_t) { return delete static_cast<clock::time_point*>(e), 0; }
+std::int32_t event_create(std::int32_t, void** e, char*, std::size_t) {
+  return *e = new clock::time_point, 0;
+}
+std::int32_t event_destroy(std::int32_t, void* e, char*, std::size_t) {
+  return delete static_cast<clock::time_point*>(e), 0;
+}
 std::int32_t event_record(std::int32_t, void* e, void*, char*, std::size_t) {
   *static_cast<clock::time_point*>(e) = clock::now();
   return 0;
 }
 std::int32_t event_wait(std::int32_t, void*, char*, std::size_t) { return 0; }
 std::int32_t event_elapsed(std::int32_t, void* from, void* to, double* ms, char*, std::size_t) {
-  *ms = std::chrono::duration<double, std::milli>(*static_cast<clock::time_point*>(to) - *static_cast<clock::time_point*>(from)).count();
+  *ms = std::chrono::duration<double, std::milli>(*static_cast<clock::time_point*>(to) -
+                                                  *static_cast<clock::time_point*>(from))
+            .count();
   return 0;
 }
 
 constexpr portile_runtime runtime_table{
-    sizeof(portile_runtime), &allocate,         &release,      &copy,          &fill,         &stream_create, &stream_destroy,
-    &stream_wait,            &stream_capturing, &event_create, &event_destroy, &event_record, &event_wait,    &event_elapsed,
+    sizeof(portile_runtime),
+    &allocate,
+    &release,
+    &copy,
+    &fill,
+    &stream_create,
+    &stream_destroy,
+    &stream_wait,
+    &stream_capturing,
+    &event_create,
+    &event_destroy,
+    &event_record,
+    &event_wait,
+    &event_elapsed,
 };
 
 struct tables {
@@ -125,8 +149,8 @@ struct tables {
 }  // namespace
 }  // namespace portile::emulator
 
-extern "C" __attribute__((visibility("default"))) std::int32_t portile_backend_entry(const portile_host*, const portile_backend** out, char*,
-                                                                                     std::size_t) {
+extern "C" __attribute__((visibility("default"))) std::int32_t portile_backend_entry(
+    const portile_host*, const portile_backend** out, char*, std::size_t) {
   static const auto* t = new portile::emulator::tables;
   *out = &t->backend;
   return 0;

@@ -1,12 +1,12 @@
 #pragma once
-// Operands and an independent product for the gemm tests: whole numbers with power-of-two scales, so that every order of summation
-// gives the same bits.
-#include <portile/portile.hpp>
+// Operands and an independent product for the gemm tests: whole numbers with power-of-two scales, so that
+// every order of summation gives the same bits.
 #include <portile/core/numeric/bf16.hpp>
 #include <portile/core/numeric/e2m1.hpp>
 #include <portile/core/numeric/e4m3.hpp>
 #include <portile/core/numeric/integer.hpp>
 #include <portile/core/numeric/ue8m0.hpp>
+#include <portile/portile.hpp>
 
 #include "support/refusal.hpp"
 
@@ -25,25 +25,34 @@ struct exact_factor {
 inline void put_code(const tensor& t, std::int64_t offset, std::int64_t k, double v) {
   const auto f = static_cast<float>(v);
   switch (t.dtype) {
-    case dtype::f32: static_cast<float*>(t.data)[offset + k] = f; return;
-    case dtype::bf16: static_cast<numeric::bf16*>(t.data)[offset + k] = numeric::to_bf16(f); return;
-    case dtype::e4m3: static_cast<numeric::e4m3*>(t.data)[offset + k] = numeric::to_e4m3(f); return;
+    case dtype::f32:
+      static_cast<float*>(t.data)[offset + k] = f;
+      return;
+    case dtype::bf16:
+      static_cast<numeric::bf16*>(t.data)[offset + k] = numeric::to_bf16(f);
+      return;
+    case dtype::e4m3:
+      static_cast<numeric::e4m3*>(t.data)[offset + k] = numeric::to_e4m3(f);
+      return;
     default: {
       auto& pair = static_cast<numeric::e2m1x2*>(t.data)[offset + k / 2];
-      pair = k % 2 == 0 ? numeric::pack_e2m1x2(numeric::to_e2m1(f), 0) : numeric::pack_e2m1x2(pair.low(), numeric::to_e2m1(f));
+      pair = k % 2 == 0 ? numeric::pack_e2m1x2(numeric::to_e2m1(f), 0)
+                        : numeric::pack_e2m1x2(pair.low(), numeric::to_e2m1(f));
     }
   }
 }
 
-/// batch = 0: a matrix. `padding`: extra elements between rows. block_rows = 0: no scales; else f32, column-major if asked for.
-inline exact_factor make_factor(memory& m, dtype type, std::int64_t batch, std::int64_t rows, std::int64_t k, unsigned seed,
-                                std::int64_t padding = 0, std::int64_t block_rows = 0, std::int64_t block_cols = 0,
-                                bool col_major = false) {
+/// batch = 0: a matrix. `padding`: extra elements between rows. block_rows = 0: no scales; else f32,
+/// column-major if asked for.
+inline exact_factor make_factor(memory& m, dtype type, std::int64_t batch, std::int64_t rows, std::int64_t k,
+                                unsigned seed, std::int64_t padding = 0, std::int64_t block_rows = 0,
+                                std::int64_t block_cols = 0, bool col_major = false) {
   exact_factor f;
   f.rows = rows;
   f.k = k;
   const std::int64_t count = batch > 0 ? batch : 1, width = stored_extent(type, k), pitch = width + padding;
-  f.codes = batch > 0 ? m.make(type, {batch, rows, width}, {rows * pitch, pitch, 1}) : m.make(type, {rows, width}, {pitch, 1});
+  f.codes = batch > 0 ? m.make(type, {batch, rows, width}, {rows * pitch, pitch, 1})
+                      : m.make(type, {rows, width}, {pitch, 1});
   std::mt19937 rng(seed);
   for (std::int64_t e = 0; e < count; ++e)
     for (std::int64_t i = 0; i < rows; ++i)
@@ -55,7 +64,8 @@ inline exact_factor make_factor(memory& m, dtype type, std::int64_t batch, std::
   if (block_rows == 0) return f;
   const std::int64_t sr = numeric::ceil_div(rows, block_rows), sc = numeric::ceil_div(k, block_cols);
   const std::int64_t si = col_major ? 1 : sc, sj = col_major ? sr : 1;
-  f.scales = batch > 0 ? m.make(dtype::f32, {batch, sr, sc}, {sr * sc, si, sj}) : m.make(dtype::f32, {sr, sc}, {si, sj});
+  f.scales = batch > 0 ? m.make(dtype::f32, {batch, sr, sc}, {sr * sc, si, sj})
+                       : m.make(dtype::f32, {sr, sc}, {si, sj});
   for (std::int64_t e = 0; e < count; ++e)
     for (std::int64_t i = 0; i < sr; ++i)
       for (std::int64_t j = 0; j < sc; ++j) {
@@ -69,8 +79,8 @@ inline exact_factor make_factor(memory& m, dtype type, std::int64_t batch, std::
 }
 
 /// Element (i, j) of a[ea] * b[eb]^T.
-inline double product_at(const exact_factor& a, std::int64_t ea, std::int64_t i, const exact_factor& b, std::int64_t eb,
-                         std::int64_t j) {
+inline double product_at(const exact_factor& a, std::int64_t ea, std::int64_t i, const exact_factor& b,
+                         std::int64_t eb, std::int64_t j) {
   double s = 0;
   for (std::int64_t k = 0; k < a.k; ++k) s += a.at(ea, i, k) * b.at(eb, j, k);
   return s;

@@ -36,7 +36,8 @@ struct exact_case {
   exact_factor a, b;
 };
 // Contiguous form over `rows` rows; the caller sets the segments.
-exact_case make_exact(memory& m, dtype a, dtype b, std::int64_t experts, std::int64_t rows, std::int64_t cols, std::int64_t k) {
+exact_case make_exact(memory& m, dtype a, dtype b, std::int64_t experts, std::int64_t rows, std::int64_t cols,
+                      std::int64_t k) {
   exact_case c;
   const bool q = a == dtype::e4m3, e2m1 = b == dtype::e2m1x2;
   c.a = make_factor(m, a, 0, rows, k, 11, 1, q ? 1 : 0, 128, true);
@@ -64,41 +65,82 @@ void expect_rows(const exact_case& c, const std::vector<int>& owner) {
 }  // namespace
 
 TEST_CASE("gemm.grouped_nt refuses bad problems") {
-  expect_refusals<grouped_nt>(good, {
-      {"b absent", [](auto& p) { p.b = {}; }, "b = absent: is required"},
-      {"start absent", [](auto& p) { p.expert_start = {}; }, "expert_start = absent: is required: a has two dimensions"},
-      {"end absent", [](auto& p) { p.expert_end = {}; }, "expert_end = absent: is required"},
-      {"both forms", [](auto& p) { p.masked_m = p.expert_end; }, "must be absent: a has two dimensions"},
-      {"number of experts", [](auto& p) { p.expert_start.extents[0] = 2; }, "expert_start.extents[0] = 2: must be E = 3"},
-      {"dtype of segments", [](auto& p) { p.expert_end.dtype = dtype::i64; }, "expert_end.dtype = i64: must be i32"},
-      {"live counts", [](auto& p) { p.num_live_per_expert = p.expert_end; p.num_live_per_expert.extents[0] = 1; }, "num_live_per_expert.extents[0] = 1"},
-      {"rank of out", [](auto& p) { p.out.rank = 3; p.out.extents = {3, 4, 7}; p.out.strides = {28, 7, 1}; }, "out.rank = 3: must be 2, the rank of a"},
-      {"rank of b", [](auto& p) { p.b.rank = 2; }, "b.rank = 2"},
-      {"K of b", [](auto& p) { p.b.extents[2] = 19; }, "b.extents[2] = 19: must be K = 20"},
-      {"rows of out", [](auto& p) { p.out.extents[0] = 11; }, "out.extents[0] = 11: must be M = 12"},
-      {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; }, "b.dtype = f32: must be bf16, the type of a"},
-      {"last stride of a", [](auto& p) { p.a.strides = {1, 12}; }, "the last stride must be 1"},
-      {"out overlaps itself", [](auto& p) { p.out.strides = {0, 1}; }, "must not overlap itself"},
-      {"tf32_rounding", [](auto& p) { p.tf32_rounding = "even"; }, "tf32_rounding = 'even'"},
-  });
-  expect_refusals<grouped_nt>(good_masked, {
-      {"count absent", [](auto& p) { p.masked_m = {}; }, "masked_m = absent: is required: a has three dimensions"},
-      {"segments too", [](auto& p) { p.expert_start = p.masked_m; }, "expert_start = i32[3]"},
-      {"live counts too", [](auto& p) { p.num_live_per_expert = p.masked_m; }, "num_live_per_expert = i32[3]"},
-      {"rank of out", [](auto& p) { p.out.rank = 2; p.out.extents = {12, 7}; p.out.strides = {7, 1}; }, "out.rank = 2: must be 3, the rank of a"},
-      {"rank of a_sf", [](auto& p) { p.a_sf.rank = 2; p.a_sf.extents = {12, 2}; }, "a_sf.rank = 2: must be 3, the rank of a"},
-      {"experts of a", [](auto& p) { p.a.extents[0] = 2; }, "must be E = "},
-      {"scales absent", [](auto& p) { p.b_sf = {}; }, "b_sf = absent: is required: a and b are quantised"},
-      {"shape of b_sf", [](auto& p) { p.b_sf.extents[2] = 1; }, "b_sf.extents[2] = 1"},
-  });
+  expect_refusals<grouped_nt>(
+      good,
+      {
+          {"b absent", [](auto& p) { p.b = {}; }, "b = absent: is required"},
+          {"start absent", [](auto& p) { p.expert_start = {}; },
+           "expert_start = absent: is required: a has two dimensions"},
+          {"end absent", [](auto& p) { p.expert_end = {}; }, "expert_end = absent: is required"},
+          {"both forms", [](auto& p) { p.masked_m = p.expert_end; }, "must be absent: a has two dimensions"},
+          {"number of experts", [](auto& p) { p.expert_start.extents[0] = 2; },
+           "expert_start.extents[0] = 2: must be E = 3"},
+          {"dtype of segments", [](auto& p) { p.expert_end.dtype = dtype::i64; },
+           "expert_end.dtype = i64: must be i32"},
+          {"live counts",
+           [](auto& p) {
+             p.num_live_per_expert = p.expert_end;
+             p.num_live_per_expert.extents[0] = 1;
+           },
+           "num_live_per_expert.extents[0] = 1"},
+          {"rank of out",
+           [](auto& p) {
+             p.out.rank = 3;
+             p.out.extents = {3, 4, 7};
+             p.out.strides = {28, 7, 1};
+           },
+           "out.rank = 3: must be 2, the rank of a"},
+          {"rank of b", [](auto& p) { p.b.rank = 2; }, "b.rank = 2"},
+          {"K of b", [](auto& p) { p.b.extents[2] = 19; }, "b.extents[2] = 19: must be K = 20"},
+          {"rows of out", [](auto& p) { p.out.extents[0] = 11; }, "out.extents[0] = 11: must be M = 12"},
+          {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; },
+           "b.dtype = f32: must be bf16, the type of a"},
+          {"last stride of a",
+           [](auto& p) {
+             p.a.strides = {1, 12};
+           },
+           "the last stride must be 1"},
+          {"out overlaps itself",
+           [](auto& p) {
+             p.out.strides = {0, 1};
+           },
+           "must not overlap itself"},
+          {"tf32_rounding", [](auto& p) { p.tf32_rounding = "even"; }, "tf32_rounding = 'even'"},
+      });
+  expect_refusals<grouped_nt>(
+      good_masked,
+      {
+          {"count absent", [](auto& p) { p.masked_m = {}; },
+           "masked_m = absent: is required: a has three dimensions"},
+          {"segments too", [](auto& p) { p.expert_start = p.masked_m; }, "expert_start = i32[3]"},
+          {"live counts too", [](auto& p) { p.num_live_per_expert = p.masked_m; },
+           "num_live_per_expert = i32[3]"},
+          {"rank of out",
+           [](auto& p) {
+             p.out.rank = 2;
+             p.out.extents = {12, 7};
+             p.out.strides = {7, 1};
+           },
+           "out.rank = 2: must be 3, the rank of a"},
+          {"rank of a_sf",
+           [](auto& p) {
+             p.a_sf.rank = 2;
+             p.a_sf.extents = {12, 2};
+           },
+           "a_sf.rank = 2: must be 3, the rank of a"},
+          {"experts of a", [](auto& p) { p.a.extents[0] = 2; }, "must be E = "},
+          {"scales absent", [](auto& p) { p.b_sf = {}; },
+           "b_sf = absent: is required: a and b are quantised"},
+          {"shape of b_sf", [](auto& p) { p.b_sf.extents[2] = 1; }, "b_sf.extents[2] = 1"},
+      });
 }
 
 TEST_CASE("gemm.grouped_nt computes its segments and leaves other rows alone") {
   struct types {
     dtype a, b;
   };
-  const auto pair = GENERATE(types{dtype::bf16, dtype::bf16}, types{dtype::f32, dtype::f32}, types{dtype::e4m3, dtype::e4m3},
-                             types{dtype::e4m3, dtype::e2m1x2});
+  const auto pair = GENERATE(types{dtype::bf16, dtype::bf16}, types{dtype::f32, dtype::f32},
+                             types{dtype::e4m3, dtype::e4m3}, types{dtype::e4m3, dtype::e2m1x2});
   memory m;
   exact_case c = make_exact(m, pair.a, pair.b, 4, 300, 35, 160);
   // Sizes 1, 127 and 129 in any order, an empty one, gaps between them.
@@ -162,7 +204,8 @@ TEST_CASE("gemm.grouped_nt: one expert is gemm.nt, accumulation adds") {
     p.accumulate = single.accumulate = accumulate;
     run(q, p);
     run(q, single);
-    for (std::int64_t i = 0; i < 33 * 17; ++i) REQUIRE(at<numeric::bf16>(p.out, i / 17, i % 17) == at<numeric::bf16>(single.out, i / 17, i % 17));
+    for (std::int64_t i = 0; i < 33 * 17; ++i)
+      REQUIRE(at<numeric::bf16>(p.out, i / 17, i % 17) == at<numeric::bf16>(single.out, i / 17, i % 17));
   }
 }
 
@@ -205,7 +248,12 @@ TEST_CASE("gemm.grouped_nt reports broken segments and stays inside") {
       {"expert_start <= expert_end <= rows of a", 1, {0, 4}, {4, 1 << 30}, {}, {0, 0, 0, 0, 1, 1, 1, 1}},
       {"expert_start <= expert_end <= rows of a", 0, {-2, 4}, {2, 6}, {}, {0, 0, -1, -1, 1, 1, -1, -1}},
       {"expert_start <= expert_end <= rows of a", 1, {0, 6}, {2, 4}, {}, {0, 0, -1, -1, -1, -1, -1, -1}},
-      {"expert_start <= expert_end <= rows of a", 0, {-2147483647 - 1, 0}, {2147483647, 0}, {}, {0, 0, 0, 0, 0, 0, 0, 0}},
+      {"expert_start <= expert_end <= rows of a",
+       0,
+       {-2147483647 - 1, 0},
+       {2147483647, 0},
+       {},
+       {0, 0, 0, 0, 0, 0, 0, 0}},
       {"num_live_per_expert must be", 0, {0, 4}, {4, 8}, {5, 4}, {0, 0, 0, 0, 1, 1, 1, 1}},
       {"num_live_per_expert must be", 1, {0, 4}, {4, 8}, {1, -1}, {0, -1, -1, -1, -1, -1, -1, -1}},
       {"must not overlap", 1, {0, 2}, {4, 6}, {}, {0, 0, 0, 0, 1, 1, -1, -1}},
@@ -239,7 +287,8 @@ TEST_CASE("gemm.grouped_nt reports broken counts of the masked form") {
   for (std::int32_t count : {-1, 5, 1 << 30}) {
     memory m;
     grouped_nt p;
-    const exact_factor a = make_factor(m, dtype::bf16, 2, 4, 20, 1), b = make_factor(m, dtype::bf16, 2, 3, 20, 2);
+    const exact_factor a = make_factor(m, dtype::bf16, 2, 4, 20, 1),
+                       b = make_factor(m, dtype::bf16, 2, 3, 20, 2);
     p.a = a.codes;
     p.b = b.codes;
     p.masked_m = make_ids(m, {2, count});

@@ -23,8 +23,9 @@ struct exact_case {
   grouped_tn p;
   exact_factor a, b;
 };
-exact_case make_exact(memory& m, dtype type, std::int64_t rows, std::int64_t am, std::int64_t bn, const std::vector<std::int32_t>& start,
-                      const std::vector<std::int32_t>& end, const std::vector<std::int32_t>& live = {}) {
+exact_case make_exact(memory& m, dtype type, std::int64_t rows, std::int64_t am, std::int64_t bn,
+                      const std::vector<std::int32_t>& start, const std::vector<std::int32_t>& end,
+                      const std::vector<std::int32_t>& live = {}) {
   exact_case c;
   c.a = make_factor(m, type, 0, rows, am, 21, 3);
   c.b = make_factor(m, type, 0, rows, bn, 22, 1);
@@ -44,7 +45,8 @@ void expect_sums(const exact_case& c, const std::vector<int>& owner, float old =
       for (std::int64_t j = 0; j < c.p.out.extent(2); ++j) {
         double sum = old;
         for (std::size_t r = 0; r < owner.size(); ++r)
-          if (owner[r] == e) sum += c.a.at(0, static_cast<std::int64_t>(r), i) * c.b.at(0, static_cast<std::int64_t>(r), j);
+          if (owner[r] == e)
+            sum += c.a.at(0, static_cast<std::int64_t>(r), i) * c.b.at(0, static_cast<std::int64_t>(r), j);
         INFO(e << ", " << i << ", " << j);
         REQUIRE(static_cast<float*>(c.p.out.data)[e * c.p.out.stride(0) + i * c.p.out.stride(1) + j] == sum);
       }
@@ -53,23 +55,31 @@ void expect_sums(const exact_case& c, const std::vector<int>& owner, float old =
 }  // namespace
 
 TEST_CASE("gemm.grouped_tn refuses bad problems") {
-  expect_refusals<grouped_tn>(good, {
-      {"a absent", [](auto& p) { p.a = {}; }, "a = absent: is required"},
-      {"start absent", [](auto& p) { p.expert_start = {}; }, "expert_start = absent: is required"},
-      {"end absent", [](auto& p) { p.expert_end = {}; }, "expert_end = absent: is required"},
-      {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; }, "b.dtype = f32: must be bf16, the type of a"},
-      {"quantised", [](auto& p) { p.a.dtype = dtype::e4m3; }, "a.dtype = e4m3: must be bf16 or f32"},
-      {"dtype of out", [](auto& p) { p.out.dtype = dtype::bf16; }, "out.dtype = bf16: must be f32"},
-      {"rows of b", [](auto& p) { p.b.extents[0] = 11; }, "b.extents[0] = 11: must be R = 12"},
-      {"columns of out", [](auto& p) { p.out.extents[2] = 6; }, "out.extents[2] = 6: must be N = 7"},
-      {"rows of out", [](auto& p) { p.out.extents[1] = 4; }, "out.extents[1] = 4: must be M = 5"},
-      {"experts", [](auto& p) { p.out.extents[0] = 2; }, "out.extents[0] = 2: must be E = 3"},
-      {"rank of out", [](auto& p) { p.out.rank = 2; }, "out.rank = 2"},
-      {"last stride of a", [](auto& p) { p.a.strides = {1, 12}; }, "the last stride must be 1"},
-      {"dtype of segments", [](auto& p) { p.expert_end.dtype = dtype::i64; }, "expert_end.dtype = i64: must be i32"},
-      {"tf32_rounding", [](auto& p) { p.tf32_rounding = "up"; }, "tf32_rounding = 'up'"},
-      {"out overlaps itself", [](auto& p) { p.out.strides[0] = 7; }, "must not overlap itself"},
-  });
+  expect_refusals<grouped_tn>(
+      good,
+      {
+          {"a absent", [](auto& p) { p.a = {}; }, "a = absent: is required"},
+          {"start absent", [](auto& p) { p.expert_start = {}; }, "expert_start = absent: is required"},
+          {"end absent", [](auto& p) { p.expert_end = {}; }, "expert_end = absent: is required"},
+          {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; },
+           "b.dtype = f32: must be bf16, the type of a"},
+          {"quantised", [](auto& p) { p.a.dtype = dtype::e4m3; }, "a.dtype = e4m3: must be bf16 or f32"},
+          {"dtype of out", [](auto& p) { p.out.dtype = dtype::bf16; }, "out.dtype = bf16: must be f32"},
+          {"rows of b", [](auto& p) { p.b.extents[0] = 11; }, "b.extents[0] = 11: must be R = 12"},
+          {"columns of out", [](auto& p) { p.out.extents[2] = 6; }, "out.extents[2] = 6: must be N = 7"},
+          {"rows of out", [](auto& p) { p.out.extents[1] = 4; }, "out.extents[1] = 4: must be M = 5"},
+          {"experts", [](auto& p) { p.out.extents[0] = 2; }, "out.extents[0] = 2: must be E = 3"},
+          {"rank of out", [](auto& p) { p.out.rank = 2; }, "out.rank = 2"},
+          {"last stride of a",
+           [](auto& p) {
+             p.a.strides = {1, 12};
+           },
+           "the last stride must be 1"},
+          {"dtype of segments", [](auto& p) { p.expert_end.dtype = dtype::i64; },
+           "expert_end.dtype = i64: must be i32"},
+          {"tf32_rounding", [](auto& p) { p.tf32_rounding = "up"; }, "tf32_rounding = 'up'"},
+          {"out overlaps itself", [](auto& p) { p.out.strides[0] = 7; }, "must not overlap itself"},
+      });
 }
 
 TEST_CASE("gemm.grouped_tn sums each expert's rows and reads no others") {
@@ -86,7 +96,8 @@ TEST_CASE("gemm.grouped_tn sums each expert's rows and reads no others") {
   for (std::int64_t r = 0; r < 40; ++r)
     if (owner[static_cast<std::size_t>(r)] < 0)
       for (std::int64_t i = 0; i < 9; ++i) put_code(c.p.a, r * c.p.a.stride(0), i, nan);
-  for (std::int64_t i = 0; i < 4 * 9 * 72 - 2; ++i) static_cast<float*>(c.p.out.data)[i] = accumulate ? 5 : nan;
+  for (std::int64_t i = 0; i < 4 * 9 * 72 - 2; ++i)
+    static_cast<float*>(c.p.out.data)[i] = accumulate ? 5 : nan;
   queue q{cpu_selector, queue_properties{.checked = true}};
   run(q, c.p);
   q.wait();
@@ -100,7 +111,9 @@ TEST_CASE("gemm.grouped_tn is the adjoint of gemm.grouped_nt in b") {
   // <a b^T, g> = <b, g^T a> for whole numbers, per expert.
   memory m;
   const std::vector<std::int32_t> start{0, 5}, end{5, 12};
-  const exact_factor a = make_factor(m, dtype::bf16, 0, 12, 18, 1), g = make_factor(m, dtype::bf16, 0, 12, 11, 2), b = make_factor(m, dtype::bf16, 2, 11, 18, 3);
+  const exact_factor a = make_factor(m, dtype::bf16, 0, 12, 18, 1),
+                     g = make_factor(m, dtype::bf16, 0, 12, 11, 2),
+                     b = make_factor(m, dtype::bf16, 2, 11, 18, 3);
   gemm::grouped_nt forward;
   forward.a = a.codes;
   forward.b = b.codes;
@@ -120,7 +133,8 @@ TEST_CASE("gemm.grouped_tn is the adjoint of gemm.grouped_nt in b") {
     double left = 0, right = 0;
     for (std::int64_t r = start[static_cast<std::size_t>(e)]; r < end[static_cast<std::size_t>(e)]; ++r)
       for (std::int64_t j = 0; j < 11; ++j) left += at<float>(forward.out, r, j) * g.at(0, r, j);
-    for (std::int64_t i = 0; i < 11 * 18; ++i) right += static_cast<float*>(backward.out.data)[e * 198 + i] * b.at(e, i / 18, i % 18);
+    for (std::int64_t i = 0; i < 11 * 18; ++i)
+      right += static_cast<float*>(backward.out.data)[e * 198 + i] * b.at(e, i / 18, i % 18);
     CHECK(left == right);
   }
 }

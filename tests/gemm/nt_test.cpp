@@ -41,8 +41,8 @@ struct exact_case {
   nt p;
   exact_factor a, b;
 };
-exact_case make_exact(memory& m, dtype a, dtype b, dtype out, std::int64_t rows, std::int64_t cols, std::int64_t k, unsigned seed,
-                      std::int64_t padding = 0) {
+exact_case make_exact(memory& m, dtype a, dtype b, dtype out, std::int64_t rows, std::int64_t cols,
+                      std::int64_t k, unsigned seed, std::int64_t padding = 0) {
   exact_case c;
   const bool q = a == dtype::e4m3, e2m1 = b == dtype::e2m1x2;
   c.a = make_factor(m, a, 0, rows, k, seed, padding, q ? 1 : 0, 128, seed % 2 != 0);
@@ -65,65 +65,102 @@ float rounded(dtype type, double x) {
 }  // namespace
 
 TEST_CASE("gemm.nt refuses bad problems") {
-  expect_refusals<nt>(good, {
-      {"a absent", [](auto& p) { p.a = {}; }, "a = absent: is required"},
-      {"out absent", [](auto& p) { p.out = {}; }, "out = absent: is required"},
-      {"dtype of a", [](auto& p) { p.a.dtype = dtype::f16; }, "a.dtype = f16: must be bf16, f32 or e4m3"},
-      {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; }, "b.dtype = f32: must be bf16, the type of a"},
-      {"dtype of out", [](auto& p) { p.out.dtype = dtype::f16; }, "out.dtype = f16: must be f32 or bf16"},
-      {"rank of b", [](auto& p) { p.b.rank = 1; }, "b.rank = 1"},
-      {"last stride of b", [](auto& p) { p.b.strides = {1, 7}; }, "the last stride must be 1"},
-      {"last stride of out", [](auto& p) { p.out.strides = {1, 5}; }, "the last stride must be 1"},
-      {"K of b", [](auto& p) { p.b.extents[1] = 19; }, "b.extents[1] = 19: must be K = 20"},
-      {"rows of out", [](auto& p) { p.out.extents[0] = 4; }, "out.extents[0] = 4: must be M = 5"},
-      {"columns of out", [](auto& p) { p.out.extents[1] = 6; }, "out.extents[1] = 6: must be N = 7"},
-      {"misaligned", [](auto& p) { p.a.data = static_cast<char*>(p.a.data) + 1; }, "misaligned"},
-      {"null b", [](auto& p) { p.b.data = nullptr; }, "b.data = null"},
-      {"out overlaps itself", [](auto& p) { p.out.strides = {3, 1}; }, "must not overlap itself"},
-      {"scales of plain factors", [](auto& p) { p.a_sf = p.out; p.a_sf.extents = {5, 1}; }, "must be absent: a and b are not quantised"},
-      {"tf32_rounding", [](auto& p) { p.tf32_rounding = "up"; }, "tf32_rounding = 'up'"},
-  });
-  expect_refusals<nt>(good_quantised, {
-      {"a_sf absent", [](auto& p) { p.a_sf = {}; }, "a_sf = absent: is required: a and b are quantised"},
-      {"b_sf absent", [](auto& p) { p.b_sf = {}; }, "b_sf = absent: is required: a and b are quantised"},
-      {"bf16 b", [](auto& p) { p.b.dtype = dtype::bf16; }, "b.dtype = bf16: must be e4m3 or e2m1x2"},
-      {"dtype of a_sf", [](auto& p) { p.a_sf.dtype = dtype::bf16; }, "a_sf.dtype = bf16: must be f32 or ue8m0x4"},
-      {"rows of a_sf", [](auto& p) { p.a_sf.extents[0] = 4; }, "a_sf.extents[0] = 4: must be M = 5"},
-      {"columns of a_sf", [](auto& p) { p.a_sf.extents[1] = 1; }, "a_sf.extents[1] = 1: must be ceil(K, 128) = 2"},
-      {"rows of b_sf", [](auto& p) { p.b_sf.extents[0] = 1; }, "b_sf.extents[0] = 1"},
-      {"packed a_sf not packed", [](auto& p) { p.a_sf.dtype = dtype::ue8m0x4; }, "a_sf.extents[1] = 2"},
-  });
-  expect_refusals<nt>(good_e2m1, {
-      {"e2m1x2 with 128 x 128 scales", [](auto& p) { p.b_sf.extents = {2, 2}; p.b_sf.strides = {2, 1}; }, "b_sf.extents[0] = 2"},
-      {"odd K", [](auto& p) { p.a.extents[1] = 129; }, "must be a multiple of 2"},
-  });
+  expect_refusals<nt>(
+      good,
+      {
+          {"a absent", [](auto& p) { p.a = {}; }, "a = absent: is required"},
+          {"out absent", [](auto& p) { p.out = {}; }, "out = absent: is required"},
+          {"dtype of a", [](auto& p) { p.a.dtype = dtype::f16; }, "a.dtype = f16: must be bf16, f32 or e4m3"},
+          {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; },
+           "b.dtype = f32: must be bf16, the type of a"},
+          {"dtype of out", [](auto& p) { p.out.dtype = dtype::f16; }, "out.dtype = f16: must be f32 or bf16"},
+          {"rank of b", [](auto& p) { p.b.rank = 1; }, "b.rank = 1"},
+          {"last stride of b",
+           [](auto& p) {
+             p.b.strides = {1, 7};
+           },
+           "the last stride must be 1"},
+          {"last stride of out",
+           [](auto& p) {
+             p.out.strides = {1, 5};
+           },
+           "the last stride must be 1"},
+          {"K of b", [](auto& p) { p.b.extents[1] = 19; }, "b.extents[1] = 19: must be K = 20"},
+          {"rows of out", [](auto& p) { p.out.extents[0] = 4; }, "out.extents[0] = 4: must be M = 5"},
+          {"columns of out", [](auto& p) { p.out.extents[1] = 6; }, "out.extents[1] = 6: must be N = 7"},
+          {"misaligned", [](auto& p) { p.a.data = static_cast<char*>(p.a.data) + 1; }, "misaligned"},
+          {"null b", [](auto& p) { p.b.data = nullptr; }, "b.data = null"},
+          {"out overlaps itself",
+           [](auto& p) {
+             p.out.strides = {3, 1};
+           },
+           "must not overlap itself"},
+          {"scales of plain factors",
+           [](auto& p) {
+             p.a_sf = p.out;
+             p.a_sf.extents = {5, 1};
+           },
+           "must be absent: a and b are not quantised"},
+          {"tf32_rounding", [](auto& p) { p.tf32_rounding = "up"; }, "tf32_rounding = 'up'"},
+      });
+  expect_refusals<nt>(
+      good_quantised,
+      {
+          {"a_sf absent", [](auto& p) { p.a_sf = {}; }, "a_sf = absent: is required: a and b are quantised"},
+          {"b_sf absent", [](auto& p) { p.b_sf = {}; }, "b_sf = absent: is required: a and b are quantised"},
+          {"bf16 b", [](auto& p) { p.b.dtype = dtype::bf16; }, "b.dtype = bf16: must be e4m3 or e2m1x2"},
+          {"dtype of a_sf", [](auto& p) { p.a_sf.dtype = dtype::bf16; },
+           "a_sf.dtype = bf16: must be f32 or ue8m0x4"},
+          {"rows of a_sf", [](auto& p) { p.a_sf.extents[0] = 4; }, "a_sf.extents[0] = 4: must be M = 5"},
+          {"columns of a_sf", [](auto& p) { p.a_sf.extents[1] = 1; },
+           "a_sf.extents[1] = 1: must be ceil(K, 128) = 2"},
+          {"rows of b_sf", [](auto& p) { p.b_sf.extents[0] = 1; }, "b_sf.extents[0] = 1"},
+          {"packed a_sf not packed", [](auto& p) { p.a_sf.dtype = dtype::ue8m0x4; }, "a_sf.extents[1] = 2"},
+      });
+  expect_refusals<nt>(good_e2m1,
+                      {
+                          {"e2m1x2 with 128 x 128 scales",
+                           [](auto& p) {
+                             p.b_sf.extents = {2, 2};
+                             p.b_sf.strides = {2, 1};
+                           },
+                           "b_sf.extents[0] = 2"},
+                          {"odd K", [](auto& p) { p.a.extents[1] = 129; }, "must be a multiple of 2"},
+                      });
 }
 
 TEST_CASE("gemm.nt of whole numbers is exact in every type, size and layout") {
   struct types {
     dtype a, b;
   };
-  const auto pair = GENERATE(types{dtype::bf16, dtype::bf16}, types{dtype::f32, dtype::f32}, types{dtype::e4m3, dtype::e4m3},
-                             types{dtype::e4m3, dtype::e2m1x2});
+  const auto pair = GENERATE(types{dtype::bf16, dtype::bf16}, types{dtype::f32, dtype::f32},
+                             types{dtype::e4m3, dtype::e4m3}, types{dtype::e4m3, dtype::e2m1x2});
   const dtype out = GENERATE(dtype::f32, dtype::bf16);
   const bool accumulate = GENERATE(false, true);
   struct size {
     std::int64_t m, n, k;
   };
-  for (const size s : {size{1, 1, 2}, size{3, 33, 32}, size{33, 31, 34}, size{32, 32, 128}, size{5, 130, 258}, size{65, 1, 384}}) {
+  for (const size s : {size{1, 1, 2}, size{3, 33, 32}, size{33, 31, 34}, size{32, 32, 128}, size{5, 130, 258},
+                       size{65, 1, 384}}) {
     memory m;
-    exact_case c = make_exact(m, pair.a, pair.b, out, s.m, s.n, s.k, static_cast<unsigned>(s.m + s.k), s.m % 3);
+    exact_case c =
+        make_exact(m, pair.a, pair.b, out, s.m, s.n, s.k, static_cast<unsigned>(s.m + s.k), s.m % 3);
     c.p.accumulate = accumulate;
     for (std::int64_t i = 0; i < s.m && accumulate; ++i)
-      for (std::int64_t j = 0; j < s.n; ++j) put_code(c.p.out, i * c.p.out.stride(0), j, static_cast<double>(i - j));
+      for (std::int64_t j = 0; j < s.n; ++j)
+        put_code(c.p.out, i * c.p.out.stride(0), j, static_cast<double>(i - j));
     queue q{cpu_selector};
     run(q, c.p);
     for (std::int64_t i = 0; i < s.m; ++i)
       for (std::int64_t j = 0; j < s.n; ++j) {
         INFO(s.m << "x" << s.n << "x" << s.k << " at " << i << ", " << j);
-        REQUIRE(out_at(c.p.out, i, j) == rounded(out, product_at(c.a, 0, i, c.b, 0, j) + (accumulate ? rounded(out, static_cast<double>(i - j)) : 0)));
+        REQUIRE(out_at(c.p.out, i, j) ==
+                rounded(out, product_at(c.a, 0, i, c.b, 0, j) +
+                                 (accumulate ? rounded(out, static_cast<double>(i - j)) : 0)));
       }
-    if (c.p.out.stride(0) > s.n) CHECK(static_cast<unsigned char*>(c.p.out.data)[size_of(out) * s.n] == (s.m > 1 ? memory::poison : memory::guard));
+    if (c.p.out.stride(0) > s.n)
+      CHECK(static_cast<unsigned char*>(c.p.out.data)[size_of(out) * s.n] ==
+            (s.m > 1 ? memory::poison : memory::guard));
     CHECK(m.guards_intact());
   }
 }
@@ -135,7 +172,8 @@ TEST_CASE("gemm.nt of odd depths") {
       exact_case c = make_exact(m, t, t, dtype::f32, 4, 5, k, static_cast<unsigned>(k));
       queue q{cpu_selector};
       run(q, c.p);
-      for (std::int64_t i = 0; i < 20; ++i) REQUIRE(at<float>(c.p.out, i / 5, i % 5) == product_at(c.a, 0, i / 5, c.b, 0, i % 5));
+      for (std::int64_t i = 0; i < 20; ++i)
+        REQUIRE(at<float>(c.p.out, i / 5, i % 5) == product_at(c.a, 0, i / 5, c.b, 0, i % 5));
     }
 }
 
@@ -201,7 +239,8 @@ TEST_CASE("gemm.nt rounds f32 factors to tf32 as asked") {
 }
 
 TEST_CASE("gemm.nt rounds the sum once") {
-  // 1 + 2^-8 is a tie of bf16 and the last term lies far below the last bit of f32: a step through f32 would lose it.
+  // 1 + 2^-8 is a tie of bf16 and the last term lies far below the last bit of f32: a step through f32 would
+  // lose it.
   memory m;
   nt p;
   p.a = m.make(dtype::bf16, {2, 3});
@@ -209,7 +248,8 @@ TEST_CASE("gemm.nt rounds the sum once") {
   p.out = m.make(dtype::bf16, {2, 1});
   for (std::int64_t k = 0; k < 3; ++k) at<numeric::bf16>(p.b, 0, k) = numeric::to_bf16(1.0f);
   const float terms[2][3] = {{1.0f, 0x1p-8f, 0x1p-40f}, {1.0f + 0x1p-7f, 0x1p-8f, -0x1p-40f}};
-  for (std::int64_t i = 0; i < 6; ++i) at<numeric::bf16>(p.a, i / 3, i % 3) = numeric::to_bf16(terms[i / 3][i % 3]);
+  for (std::int64_t i = 0; i < 6; ++i)
+    at<numeric::bf16>(p.a, i / 3, i % 3) = numeric::to_bf16(terms[i / 3][i % 3]);
   queue q{cpu_selector};
   run(q, p);
   CHECK(numeric::to_float(at<numeric::bf16>(p.out, 0)) == 1.0f + 0x1p-7f);
@@ -228,12 +268,15 @@ TEST_CASE("gemm.nt takes packed scales and ignores their unused bytes") {
   const auto pack = [](const tensor& from, const tensor& to) {
     for (std::int64_t i = 0; i < from.extent(0); ++i)
       for (std::int64_t j = 0; j < 8; ++j)
-        at<numeric::ue8m0x4>(to, i, j / 4).set_byte(static_cast<int>(j % 4), j < from.extent(1) ? numeric::exponent_field(at<float>(from, i, j)) : 255);
+        at<numeric::ue8m0x4>(to, i, j / 4)
+            .set_byte(static_cast<int>(j % 4),
+                      j < from.extent(1) ? numeric::exponent_field(at<float>(from, i, j)) : 255);
   };
   pack(c.p.a_sf, packed.a_sf);
   pack(c.p.b_sf, packed.b_sf);
   run(q, packed);
-  for (std::int64_t i = 0; i < 15; ++i) CHECK(at<float>(packed.out, i / 3, i % 3) == at<float>(c.p.out, i / 3, i % 3));
+  for (std::int64_t i = 0; i < 15; ++i)
+    CHECK(at<float>(packed.out, i / 3, i % 3) == at<float>(c.p.out, i / 3, i % 3));
 }
 
 TEST_CASE("gemm.nt: results do not depend on their neighbours") {

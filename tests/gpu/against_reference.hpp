@@ -1,5 +1,6 @@
 #pragma once
-// Runs a problem on the host's reference and, on copies, on every implementation of the GPU at hand, real or emulated.
+// Runs a problem on the host's reference and, on copies, on every implementation of the GPU at hand, real or
+// emulated.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -74,7 +75,8 @@ class device_copy {
     q_.wait();
     for (std::size_t i = 0; i < image.size(); ++i)
       if ((i < b.offset || i >= b.offset + b.initial.size()) && image[i] != guard) return {};
-    return bytes(image.begin() + static_cast<std::ptrdiff_t>(b.offset), image.end() - static_cast<std::ptrdiff_t>(band));
+    return bytes(image.begin() + static_cast<std::ptrdiff_t>(b.offset),
+                 image.end() - static_cast<std::ptrdiff_t>(band));
   }
   const bytes& initial(const std::string& field) const { return buffers_.at(field).initial; }
   std::vector<std::string> fields() const {
@@ -111,9 +113,10 @@ std::string run_checked(queue& q, const P& p, const run_options& o) {
 /// Compares one output: name, the reference's bytes, the device's bytes; true when they agree.
 using comparison = std::function<bool(const std::string&, const bytes&, const bytes&)>;
 
-/// Runs `host` (tensors in host memory, outputs in their initial state) on the reference and on each implementation of the GPU,
-/// with the default grid and with small ones; the tensors of `host` then hold the reference's results. Bytes must agree,
-/// gaps between strided rows too, unless `agree` says otherwise; so must what checked queues report.
+/// Runs `host` (tensors in host memory, outputs in their initial state) on the reference and on each
+/// implementation of the GPU, with the default grid and with small ones; the tensors of `host` then hold the
+/// reference's results. Bytes must agree, gaps between strided rows too, unless `agree` says otherwise; so
+/// must what checked queues report.
 template <class P>
 void expect_as_reference(const P& host, const comparison& agree = {}) {
   static queue on_host{cpu_selector, queue_properties{.checked = true}};
@@ -121,7 +124,8 @@ void expect_as_reference(const P& host, const comparison& agree = {}) {
   const std::vector<std::string> names = implementations_on(on_gpu.get_device(), P::name);
   REQUIRE(!names.empty());
   std::vector<std::unique_ptr<device_copy<P>>> copies;
-  for (std::size_t i = 0; i < names.size() * 3; ++i) copies.push_back(std::make_unique<device_copy<P>>(on_gpu, host));
+  for (std::size_t i = 0; i < names.size() * 3; ++i)
+    copies.push_back(std::make_unique<device_copy<P>>(on_gpu, host));
   const std::string reported = run_checked(on_host, host, run_options{.implementation = "reference"});
 
   std::size_t next = 0;
@@ -129,8 +133,10 @@ void expect_as_reference(const P& host, const comparison& agree = {}) {
     char reason[512] = "";
     bool accepted = true;
     for (const implementation_ref& i : implementations(P::name))
-      if (name == i.entry->name && i.entry->device_kind == static_cast<std::int32_t>(on_gpu.get_device().kind()))
-        accepted = i.entry->supports(&on_gpu.get_device().info(), &copies[next]->problem(), reason, sizeof reason) != 0;
+      if (name == i.entry->name &&
+          i.entry->device_kind == static_cast<std::int32_t>(on_gpu.get_device().kind()))
+        accepted = i.entry->supports(&on_gpu.get_device().info(), &copies[next]->problem(), reason,
+                                     sizeof reason) != 0;
     INFO(name << ": " << reason);
     CHECK((accepted || name.find(".simt") == std::string::npos));
     for (std::int64_t max_blocks : {std::int64_t{0}, std::int64_t{1}, std::int64_t{3}}) {
@@ -153,7 +159,8 @@ void expect_as_reference(const P& host, const comparison& agree = {}) {
         std::size_t first = 0;
         while (first < got.size() && got[first] == expected[first]) ++first;
         if (first < got.size()) {
-          INFO("byte " << first << " of " << got.size() << ": expected " << int{expected[first]} << ", got " << int{got[first]});
+          INFO("byte " << first << " of " << got.size() << ": expected " << int{expected[first]} << ", got "
+                       << int{got[first]});
           CHECK(got[first] == expected[first]);
         }
       }

@@ -14,7 +14,8 @@ namespace {
 std::string text_of(const per_token_cast& p) {
   std::string s;
   for (const field_info& f : get_operation(per_token_cast::name).fields)
-    s += f.name + " = " + (f.kind == field_kind::tensor ? f.tensor_in(&p).text() : f.attribute_text(&p)) + "; ";
+    s += f.name + " = " + (f.kind == field_kind::tensor ? f.tensor_in(&p).text() : f.attribute_text(&p)) +
+         "; ";
   return s;
 }
 
@@ -22,7 +23,8 @@ per_token_cast random_problem(memory& m, randomness& r) {
   per_token_cast p;
   const dtype in = r.pick({dtype::bf16, dtype::bf16, dtype::f32, dtype::e4m3, dtype::e2m1x2});
   const bool quantised = in == dtype::e4m3 || in == dtype::e2m1x2;
-  const dtype codes = quantised ? r.pick({dtype::e4m3, dtype::e2m1x2}) : r.pick({dtype::e4m3, dtype::e4m3, dtype::e2m1x2, dtype::e5m6x8});
+  const dtype codes = quantised ? r.pick({dtype::e4m3, dtype::e2m1x2})
+                                : r.pick({dtype::e4m3, dtype::e4m3, dtype::e2m1x2, dtype::e5m6x8});
   const std::int64_t rows = r.pick<std::int64_t>({0, 1, 2, 5, 17, 40});
   const std::int64_t hidden = codes == dtype::e5m6x8 ? 8 * r.number(1, 70) : 64 * r.number(1, 9);
   const bool whole_row = codes == dtype::e5m6x8 || (!quantised && r.one_in(5));
@@ -33,13 +35,16 @@ per_token_cast random_problem(memory& m, randomness& r) {
   if (quantised) {
     p.x_block_rows = r.pick<std::int64_t>({1, 1, 4, 32, 128});
     p.x_block_cols = r.pick<std::int64_t>({1, 16, 24, 32, 128, 128});
-    const std::int64_t sf_rows = numeric::ceil_div(rows, p.x_block_rows), sf_cols = numeric::ceil_div(hidden, p.x_block_cols);
+    const std::int64_t sf_rows = numeric::ceil_div(rows, p.x_block_rows),
+                       sf_cols = numeric::ceil_div(hidden, p.x_block_cols);
     const dtype sf = r.pick({dtype::f32, dtype::f32, dtype::e4m3, dtype::ue8m0x4});
     const bool along_rows = sf == dtype::ue8m0x4 && p.x_block_cols == 1;
     const std::int64_t stored_rows = along_rows ? numeric::ceil_div(sf_rows, 4) : sf_rows;
-    const std::int64_t stored_cols = sf == dtype::ue8m0x4 && !along_rows ? numeric::ceil_div(sf_cols, 4) : sf_cols;
+    const std::int64_t stored_cols =
+        sf == dtype::ue8m0x4 && !along_rows ? numeric::ceil_div(sf_cols, 4) : sf_cols;
     const std::int64_t ld = numeric::align_up(std::max<std::int64_t>(stored_rows, 1), 4);
-    p.x_sf = r.one_in(2) ? m.make(sf, {stored_rows, stored_cols}) : m.make(sf, {stored_rows, stored_cols}, {1, ld});
+    p.x_sf = r.one_in(2) ? m.make(sf, {stored_rows, stored_cols})
+                         : m.make(sf, {stored_rows, stored_cols}, {1, ld});
     r.fill_scales(p.x_sf);
   }
   p.round_sf = r.one_in(2);
@@ -77,7 +82,8 @@ TEST_CASE("quant.per_token_cast: every bf16 value gives the reference's bits") {
     memory m;
     per_token_cast p;
     p.x = m.make(dtype::bf16, {64, 1024});
-    for (std::int64_t i = 0; i < 65536; ++i) static_cast<std::uint16_t*>(p.x.data)[i] = static_cast<std::uint16_t>(i * 40503);
+    for (std::int64_t i = 0; i < 65536; ++i)
+      static_cast<std::uint16_t*>(p.x.data)[i] = static_cast<std::uint16_t>(i * 40503);
     p.out = m.make(codes, {64, codes == dtype::e4m3 ? 1024 : 512});
     p.out_sf = m.make(dtype::f32, {64, 32});
     p.num_per_channels = 32;

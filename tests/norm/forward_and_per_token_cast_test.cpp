@@ -6,7 +6,8 @@ using norm::forward_and_per_token_cast;
 
 namespace {
 
-forward_and_per_token_cast good_of(memory& m, dtype type, dtype codes, std::int64_t tokens, std::int64_t hidden) {
+forward_and_per_token_cast good_of(memory& m, dtype type, dtype codes, std::int64_t tokens,
+                                   std::int64_t hidden) {
   forward_and_per_token_cast p;
   p.x = m.make(type, {tokens, hidden});
   p.residual = m.make(type, {tokens, hidden});
@@ -33,41 +34,89 @@ forward_and_per_token_cast good_mega(memory& m) {
 }  // namespace
 
 TEST_CASE("norm.forward_and_per_token_cast refuses bad problems") {
-  expect_refusals<forward_and_per_token_cast>(good, {
-      {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
-      {"out_sf absent", [](auto& p) { p.out_sf = {}; }, "out_sf = absent: is required"},
-      {"hidden_size", [](auto& p) { p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {}; p.x.extents[1] = p.out.extents[1] = 80; }, "hidden_size = 80: must be a multiple of 32"},
-      {"hidden too large", [](auto& p) { p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {}; p.x.extents = p.out.extents = {1, 8224}; p.out_sf.extents = {1, 257}; }, "hidden_size = 8224: must be 1 to 8192"},
-      {"row stride", [](auto& p) { p.x.strides[0] = 100; }, "x.strides[0] = 100: must be a multiple of 16"},
-      {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous"},
-      {"type of weight", [](auto& p) { p.weight.dtype = dtype::f32; }, "weight.dtype = f32: must be bf16"},
-      {"type of residual", [](auto& p) { p.residual.dtype = dtype::f32; }, "residual.dtype = f32: must be bf16"},
-      {"type of residual_out", [](auto& p) { p.residual_out.dtype = dtype::f32; }, "residual_out.dtype = f32: must be bf16"},
-      {"num_per_channels", [](auto& p) { p.num_per_channels = 128; p.out_sf.extents[1] = 1; }, "num_per_channels = 128: must be 32"},
-      {"columns of out_sf", [](auto& p) { p.out_sf.extents[1] = 2; }, "out_sf.extents[1] = 2"},
-      {"packed without round_sf", [](auto& p) { p.use_packed_ue8m0 = true; p.out_sf.dtype = dtype::ue8m0x4; p.out_sf.extents[1] = 1; }, "needs round_sf"},
-      {"type of out_sf", [](auto& p) { p.round_sf = p.use_packed_ue8m0 = true; }, "out_sf.dtype = f32: must be ue8m0x4"},
-      {"layout of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
-      {"fmt against out", [](auto& p) { p.fmt = "e2m1"; }, "must be empty or 'e4m3'"},
-      {"unknown fmt", [](auto& p) { p.fmt = "e5m6"; }, "fmt = 'e5m6'"},
-      {"type of out_bf16", [](auto& p) { p.out_bf16.dtype = dtype::f32; }, "out_bf16.dtype = f32: must be bf16"},
-      {"rank of out_sf", [](auto& p) { p.out_sf.rank = 3; p.out_sf.extents = {1, 3, 3}; p.out_sf.strides = {9, 3, 1}; }, "out_sf.rank = 3: must be 2"},
-      {"block_m without its tensor", [](auto& p) { p.mega_moe_block_m = 8; }, "mega_moe_block_m = 8: must be 0 without mega_moe_sf"},
-      {"out overlaps itself", [](auto& p) { p.out.strides[0] = 64; }, "must not overlap itself"},
-  });
-  expect_refusals<forward_and_per_token_cast>(good_mega, {
-      {"without block_m", [](auto& p) { p.mega_moe_block_m = 0; }, "mega_moe_block_m = 0: must be positive with mega_moe_sf"},
-      {"negative block_m", [](auto& p) { p.mega_moe_block_m = -2; }, "mega_moe_block_m = -2: must be positive"},
-      {"without round_sf", [](auto& p) { p.round_sf = false; }, "round_sf = false: must be set with mega_moe_sf"},
-      {"too few rows", [](auto& p) { p.mega_moe_sf.extents[0] = 383; }, "mega_moe_sf.extents[0] = 383: must be at least"},
-      {"row-major", [](auto& p) { p.mega_moe_sf.strides = {2, 1}; }, "it is column-major"},
-      {"columns", [](auto& p) { p.mega_moe_sf.extents[1] = 1; }, "mega_moe_sf.extents[1] = 1"},
-      {"hidden_size", [](auto& p) {
-         p.residual = p.weight = p.residual_out = p.out_bf16 = {};
-         p.x.extents[1] = p.out.extents[1] = 224;
-         p.out_sf.extents[1] = 7;
-       }, "hidden_size = 224: must be a multiple of 128"},
-  });
+  expect_refusals<forward_and_per_token_cast>(
+      good,
+      {
+          {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
+          {"out_sf absent", [](auto& p) { p.out_sf = {}; }, "out_sf = absent: is required"},
+          {"hidden_size",
+           [](auto& p) {
+             p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {};
+             p.x.extents[1] = p.out.extents[1] = 80;
+           },
+           "hidden_size = 80: must be a multiple of 32"},
+          {"hidden too large",
+           [](auto& p) {
+             p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {};
+             p.x.extents = p.out.extents = {1, 8224};
+             p.out_sf.extents = {1, 257};
+           },
+           "hidden_size = 8224: must be 1 to 8192"},
+          {"row stride", [](auto& p) { p.x.strides[0] = 100; },
+           "x.strides[0] = 100: must be a multiple of 16"},
+          {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous"},
+          {"type of weight", [](auto& p) { p.weight.dtype = dtype::f32; },
+           "weight.dtype = f32: must be bf16"},
+          {"type of residual", [](auto& p) { p.residual.dtype = dtype::f32; },
+           "residual.dtype = f32: must be bf16"},
+          {"type of residual_out", [](auto& p) { p.residual_out.dtype = dtype::f32; },
+           "residual_out.dtype = f32: must be bf16"},
+          {"num_per_channels",
+           [](auto& p) {
+             p.num_per_channels = 128;
+             p.out_sf.extents[1] = 1;
+           },
+           "num_per_channels = 128: must be 32"},
+          {"columns of out_sf", [](auto& p) { p.out_sf.extents[1] = 2; }, "out_sf.extents[1] = 2"},
+          {"packed without round_sf",
+           [](auto& p) {
+             p.use_packed_ue8m0 = true;
+             p.out_sf.dtype = dtype::ue8m0x4;
+             p.out_sf.extents[1] = 1;
+           },
+           "needs round_sf"},
+          {"type of out_sf", [](auto& p) { p.round_sf = p.use_packed_ue8m0 = true; },
+           "out_sf.dtype = f32: must be ue8m0x4"},
+          {"layout of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
+          {"fmt against out", [](auto& p) { p.fmt = "e2m1"; }, "must be empty or 'e4m3'"},
+          {"unknown fmt", [](auto& p) { p.fmt = "e5m6"; }, "fmt = 'e5m6'"},
+          {"type of out_bf16", [](auto& p) { p.out_bf16.dtype = dtype::f32; },
+           "out_bf16.dtype = f32: must be bf16"},
+          {"rank of out_sf",
+           [](auto& p) {
+             p.out_sf.rank = 3;
+             p.out_sf.extents = {1, 3, 3};
+             p.out_sf.strides = {9, 3, 1};
+           },
+           "out_sf.rank = 3: must be 2"},
+          {"block_m without its tensor", [](auto& p) { p.mega_moe_block_m = 8; },
+           "mega_moe_block_m = 8: must be 0 without mega_moe_sf"},
+          {"out overlaps itself", [](auto& p) { p.out.strides[0] = 64; }, "must not overlap itself"},
+      });
+  expect_refusals<forward_and_per_token_cast>(
+      good_mega, {
+                     {"without block_m", [](auto& p) { p.mega_moe_block_m = 0; },
+                      "mega_moe_block_m = 0: must be positive with mega_moe_sf"},
+                     {"negative block_m", [](auto& p) { p.mega_moe_block_m = -2; },
+                      "mega_moe_block_m = -2: must be positive"},
+                     {"without round_sf", [](auto& p) { p.round_sf = false; },
+                      "round_sf = false: must be set with mega_moe_sf"},
+                     {"too few rows", [](auto& p) { p.mega_moe_sf.extents[0] = 383; },
+                      "mega_moe_sf.extents[0] = 383: must be at least"},
+                     {"row-major",
+                      [](auto& p) {
+                        p.mega_moe_sf.strides = {2, 1};
+                      },
+                      "it is column-major"},
+                     {"columns", [](auto& p) { p.mega_moe_sf.extents[1] = 1; }, "mega_moe_sf.extents[1] = 1"},
+                     {"hidden_size",
+                      [](auto& p) {
+                        p.residual = p.weight = p.residual_out = p.out_bf16 = {};
+                        p.x.extents[1] = p.out.extents[1] = 224;
+                        p.out_sf.extents[1] = 7;
+                      },
+                      "hidden_size = 224: must be a multiple of 128"},
+                 });
 }
 
 TEST_CASE("norm.forward_and_per_token_cast equals norm.forward, then quant.per_token_cast") {
@@ -75,7 +124,8 @@ TEST_CASE("norm.forward_and_per_token_cast equals norm.forward, then quant.per_t
   struct flags {
     bool col, round, packed;
   };
-  const auto f = GENERATE(flags{false, false, false}, flags{true, false, false}, flags{true, true, true}, flags{false, true, true});
+  const auto f = GENERATE(flags{false, false, false}, flags{true, false, false}, flags{true, true, true},
+                          flags{false, true, true});
   constexpr std::int64_t tokens = 5, hidden = 192;
   memory m;
   forward_and_per_token_cast p = good_of(m, type, codes, tokens, hidden);
@@ -110,14 +160,16 @@ TEST_CASE("norm.forward_and_per_token_cast equals norm.forward, then quant.per_t
   CHECK(same_bytes(p.out_sf, second.out_sf, 0, 0, p.out_sf.span()));
   CHECK(same_bytes(p.residual_out, first.residual_out, 0, 0, tokens * hidden));
   CHECK(same_bytes(p.rstd, first.rstd, 0, 0, tokens));
-  for (std::int64_t i = 0; i < tokens * hidden; ++i) REQUIRE(element(p.out_bf16, i) == rounded_to(dtype::bf16, element(first.out, i)));
+  for (std::int64_t i = 0; i < tokens * hidden; ++i)
+    REQUIRE(element(p.out_bf16, i) == rounded_to(dtype::bf16, element(first.out, i)));
 
   // The same rows as one batch of the three-dimensional form, in two batches of other data.
   forward_and_per_token_cast batched = p;
   const auto spread = [&](const tensor& from) {
     tensor t = m.make(type, {2, tokens, hidden});
     fill_normal(t, 9);
-    std::memcpy(static_cast<char*>(t.data) + tokens * hidden * size_of(type), from.data, static_cast<std::size_t>(tokens * hidden * size_of(type)));
+    std::memcpy(static_cast<char*>(t.data) + tokens * hidden * size_of(type), from.data,
+                static_cast<std::size_t>(tokens * hidden * size_of(type)));
     return t;
   };
   batched.x = spread(p.x);
@@ -149,7 +201,8 @@ TEST_CASE("norm.forward_and_per_token_cast places the exponents of blocks of tok
     run(q, p);
     std::vector<bool> used(static_cast<std::size_t>(rows));
     for (std::int64_t t = 0; t < tokens; ++t) {
-      const std::int64_t i = t % block_m, row = t / block_m * padded + i / 128 * 128 + i % 32 * 4 + i % 128 / 32;
+      const std::int64_t i = t % block_m,
+                         row = t / block_m * padded + i / 128 * 128 + i % 32 * 4 + i % 128 / 32;
       CHECK(!used[static_cast<std::size_t>(row)]);
       used[static_cast<std::size_t>(row)] = true;
       for (std::int64_t g = 0; g < 8; ++g) {

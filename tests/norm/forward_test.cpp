@@ -32,27 +32,67 @@ bool near(dtype type, float got, double v, double ulps) {
 }  // namespace
 
 TEST_CASE("norm.forward refuses bad problems") {
-  expect_refusals<forward>(good, {
-      {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
-      {"dtype of x", [](auto& p) { p.x.dtype = dtype::f16; }, "x.dtype = f16: must be bf16 or f32"},
-      {"hidden not a multiple", [](auto& p) { p.x.extents[1] = p.residual.extents[1] = p.out.extents[1] = p.residual_out.extents[1] = p.weight.extents[0] = 40; }, "hidden_size = 40: must be a multiple of 16"},
-      {"hidden too large", [](auto& p) { p.residual = p.weight = p.residual_out = {}; p.x.extents = p.out.extents = {1, 8208}; p.rstd = {}; }, "hidden_size = 8208: must be 1 to 8192"},
-      {"no channels", [](auto& p) { p.residual = p.weight = p.residual_out = {}; p.x.extents[1] = p.out.extents[1] = 0; }, "hidden_size = 0: must be 1 to 8192"},
-      {"last stride", [](auto& p) { p.x.strides = {1, 3}; }, "the last stride must be 1"},
-      {"row stride", [](auto& p) { p.x.strides[0] = 40; }, "x.strides[0] = 40: must be a multiple of 16"},
-      {"type of weight", [](auto& p) { p.weight.dtype = dtype::f32; }, "weight.dtype = f32: must be bf16, the type of x"},
-      {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous"},
-      {"length of weight", [](auto& p) { p.weight.extents[0] = 32; }, "weight.extents[0] = 32: must be hidden_size = 48"},
-      {"type of residual", [](auto& p) { p.residual.dtype = dtype::f32; }, "residual.dtype = f32: must be bf16, the type of x"},
-      {"type of out", [](auto& p) { p.out.dtype = dtype::f32; }, "out.dtype = f32: must be bf16, the type of x"},
-      {"type of residual_out", [](auto& p) { p.residual_out.dtype = dtype::f32; }, "residual_out.dtype = f32"},
-      {"rows of residual", [](auto& p) { p.residual.extents[0] = 2; }, "residual.extents[0] = 2: must be num_tokens = 3"},
-      {"rank of out", [](auto& p) { p.out.rank = 3; p.out.extents = {1, 3, 48}; p.out.strides = {144, 48, 1}; }, "out.rank = 3: must be 2"},
-      {"rank of rstd", [](auto& p) { p.rstd.rank = 2; p.rstd.extents = {1, 3}; p.rstd.strides = {3, 1}; }, "rstd.rank = 2: must be 1"},
-      {"type of rstd", [](auto& p) { p.rstd.dtype = dtype::bf16; }, "rstd.dtype = bf16: must be f32"},
-      {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 1; }, "misaligned"},
-      {"out overlaps itself", [](auto& p) { p.out.strides[0] = 16; }, "must not overlap itself"},
-  });
+  expect_refusals<forward>(
+      good,
+      {
+          {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
+          {"dtype of x", [](auto& p) { p.x.dtype = dtype::f16; }, "x.dtype = f16: must be bf16 or f32"},
+          {"hidden not a multiple",
+           [](auto& p) {
+             p.x.extents[1] = p.residual.extents[1] = p.out.extents[1] = p.residual_out.extents[1] =
+                 p.weight.extents[0] = 40;
+           },
+           "hidden_size = 40: must be a multiple of 16"},
+          {"hidden too large",
+           [](auto& p) {
+             p.residual = p.weight = p.residual_out = {};
+             p.x.extents = p.out.extents = {1, 8208};
+             p.rstd = {};
+           },
+           "hidden_size = 8208: must be 1 to 8192"},
+          {"no channels",
+           [](auto& p) {
+             p.residual = p.weight = p.residual_out = {};
+             p.x.extents[1] = p.out.extents[1] = 0;
+           },
+           "hidden_size = 0: must be 1 to 8192"},
+          {"last stride",
+           [](auto& p) {
+             p.x.strides = {1, 3};
+           },
+           "the last stride must be 1"},
+          {"row stride", [](auto& p) { p.x.strides[0] = 40; }, "x.strides[0] = 40: must be a multiple of 16"},
+          {"type of weight", [](auto& p) { p.weight.dtype = dtype::f32; },
+           "weight.dtype = f32: must be bf16, the type of x"},
+          {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous"},
+          {"length of weight", [](auto& p) { p.weight.extents[0] = 32; },
+           "weight.extents[0] = 32: must be hidden_size = 48"},
+          {"type of residual", [](auto& p) { p.residual.dtype = dtype::f32; },
+           "residual.dtype = f32: must be bf16, the type of x"},
+          {"type of out", [](auto& p) { p.out.dtype = dtype::f32; },
+           "out.dtype = f32: must be bf16, the type of x"},
+          {"type of residual_out", [](auto& p) { p.residual_out.dtype = dtype::f32; },
+           "residual_out.dtype = f32"},
+          {"rows of residual", [](auto& p) { p.residual.extents[0] = 2; },
+           "residual.extents[0] = 2: must be num_tokens = 3"},
+          {"rank of out",
+           [](auto& p) {
+             p.out.rank = 3;
+             p.out.extents = {1, 3, 48};
+             p.out.strides = {144, 48, 1};
+           },
+           "out.rank = 3: must be 2"},
+          {"rank of rstd",
+           [](auto& p) {
+             p.rstd.rank = 2;
+             p.rstd.extents = {1, 3};
+             p.rstd.strides = {3, 1};
+           },
+           "rstd.rank = 2: must be 1"},
+          {"type of rstd", [](auto& p) { p.rstd.dtype = dtype::bf16; }, "rstd.dtype = bf16: must be f32"},
+          {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 1; }, "misaligned"},
+          {"out overlaps itself", [](auto& p) { p.out.strides[0] = 16; }, "must not overlap itself"},
+      });
 }
 
 TEST_CASE("norm.forward is the formula in double, rounded") {
@@ -75,7 +115,8 @@ TEST_CASE("norm.forward is the formula in double, rounded") {
       CHECK(std::fabs(at<float>(p.rstd, t) - rstd) <= 1e-7 * rstd);
       for (std::int64_t j = 0; j < hidden; ++j) {
         INFO(hidden << ": " << t << ", " << j);
-        const double v = static_cast<double>(element(p.residual_out, t * hidden + j)) * rstd * element(p.weight, j) * 0.75;
+        const double v =
+            static_cast<double>(element(p.residual_out, t * hidden + j)) * rstd * element(p.weight, j) * 0.75;
         REQUIRE(near(type, element(p.out, t * hidden + j), v, type == dtype::f32 ? 3 : 0.51));
       }
     }
@@ -95,7 +136,8 @@ TEST_CASE("norm.forward: a row gives the same bits in any batch, layout and memo
   forward batched = p;
   const auto spread = [&](const tensor& from) {
     tensor t = m.make(type, {2, 6, h}, {1024, 96, 1});
-    for (std::int64_t i = 0; i < rows * h; ++i) set_element(t, i / (6 * h) * 1024 + i / h % 6 * 96 + i % h, element(from, i));
+    for (std::int64_t i = 0; i < rows * h; ++i)
+      set_element(t, i / (6 * h) * 1024 + i / h % 6 * 96 + i % h, element(from, i));
     return t;
   };
   batched.x = spread(p.x);
@@ -108,7 +150,8 @@ TEST_CASE("norm.forward: a row gives the same bits in any batch, layout and memo
     CHECK(same_bytes(p.out, batched.out, r * h, r * (h + 3), h));
     CHECK(same_bytes(p.residual_out, batched.residual_out, r * h, r * h, h));
     CHECK(at<float>(p.rstd, r) == at<float>(batched.rstd, r / 6, r % 6));
-    CHECK(static_cast<unsigned char*>(batched.out.data)[(r * (h + 3) + h) * size_of(type)] == (r == rows - 1 ? memory::guard : memory::poison));
+    CHECK(static_cast<unsigned char*>(batched.out.data)[(r * (h + 3) + h) * size_of(type)] ==
+          (r == rows - 1 ? memory::guard : memory::poison));
   }
 
   forward single = p;
@@ -176,7 +219,8 @@ TEST_CASE("norm.forward without tokens, and what it infers") {
   memory m;
   forward p = good(m);
   forward none = p;
-  for (tensor forward::*t : {&forward::x, &forward::residual, &forward::out, &forward::residual_out, &forward::rstd}) {
+  for (tensor forward::*t :
+       {&forward::x, &forward::residual, &forward::out, &forward::residual_out, &forward::rstd}) {
     (none.*t).extents[0] = 0;
     (none.*t).data = nullptr;
   }

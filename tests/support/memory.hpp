@@ -20,9 +20,11 @@ class memory {
 
   tensor make(dtype type, std::initializer_list<std::int64_t> extents) {
     const extents_t s = contiguous_strides({extents.begin(), extents.size()});
-    return make(type, {extents.begin(), extents.size()}, std::span<const std::int64_t>(s).first(extents.size()));
+    return make(type, {extents.begin(), extents.size()},
+                std::span<const std::int64_t>(s).first(extents.size()));
   }
-  tensor make(dtype type, std::initializer_list<std::int64_t> extents, std::initializer_list<std::int64_t> strides) {
+  tensor make(dtype type, std::initializer_list<std::int64_t> extents,
+              std::initializer_list<std::int64_t> strides) {
     return make(type, {extents.begin(), extents.size()}, {strides.begin(), strides.size()});
   }
   tensor make(dtype type, std::span<const std::int64_t> extents, std::span<const std::int64_t> strides) {
@@ -78,14 +80,18 @@ inline void fill_normal(const tensor& t, unsigned seed) {
   for (std::int64_t i = 0; i < t.numel(); ++i) {
     const float v = normal(rng);
     switch (t.dtype) {
-      case dtype::f32: static_cast<float*>(t.data)[i] = v; break;
+      case dtype::f32:
+        static_cast<float*>(t.data)[i] = v;
+        break;
       case dtype::bf16: {
         std::uint32_t u;
         std::memcpy(&u, &v, 4);
         static_cast<std::uint16_t*>(t.data)[i] = static_cast<std::uint16_t>(u >> 16);
         break;
       }
-      default: static_cast<unsigned char*>(t.data)[i] = static_cast<unsigned char>(rng() & 0x77); break;
+      default:
+        static_cast<unsigned char*>(t.data)[i] = static_cast<unsigned char>(rng() & 0x77);
+        break;
     }
   }
 }

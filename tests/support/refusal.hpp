@@ -1,5 +1,6 @@
 #pragma once
-// Tables of bad problems: each must be refused by check() and by run() with the same text, and nothing may be written.
+// Tables of bad problems: each must be refused by check() and by run() with the same text, and nothing may be
+// written.
 #include <functional>
 #include <string>
 #include <vector>

@@ -12,13 +12,13 @@ namespace portile::block {
 namespace {
 
 constexpr std::int64_t ngram = 3;
-constexpr std::int64_t vocabulary = 4096;    ///< rows of the embedding table
-constexpr std::int64_t memory_rows = 1009;   ///< about how many rows each n-gram table has
-constexpr std::int64_t group = 128;          ///< channels per FP8 scale
-constexpr std::int64_t row_alignment = 16;   ///< of an expert's rows
+constexpr std::int64_t vocabulary = 4096;   ///< rows of the embedding table
+constexpr std::int64_t memory_rows = 1009;  ///< about how many rows each n-gram table has
+constexpr std::int64_t group = 128;         ///< channels per FP8 scale
+constexpr std::int64_t row_alignment = 16;  ///< of an expert's rows
 
-// Bounds on a difference from the host reference, as a share of the row's largest magnitude. f32: an fp32 sum in another order;
-// bf16: that and one rounding to 8 bits; fp8: 2^-11 of sum |a||b| on top.
+// Bounds on a difference from the host reference, as a share of the row's largest magnitude. f32: an fp32 sum
+// in another order; bf16: that and one rounding to 8 bits; fp8: 2^-11 of sum |a||b| on top.
 constexpr double f32_bound = 1e-4, bf16_bound = 0x1p-7, fp8_bound = 0x1p-6;
 
 void need(bool fine, const std::string& option, std::int64_t value, const std::string& rule) {
@@ -28,20 +28,24 @@ void need(bool fine, const std::string& option, std::int64_t value, const std::s
 void check_sizes(const settings& s, std::int64_t words) {
   need(s.tokens >= 0, "--tokens", s.tokens, "must be positive");
   need(s.tokens <= words, "--tokens", s.tokens, "the input has only " + std::to_string(words) + " words");
-  need(s.hidden > 0 && s.hidden % 256 == 0 && s.hidden <= 65536, "--hidden", s.hidden, "must be a multiple of 256, at most 65536");
-  need(s.experts > 0 && s.experts % 4 == 0 && s.experts <= 1024, "--experts", s.experts, "must be a multiple of 4, at most 1024");
-  need(s.topk > 0 && s.topk <= std::min<std::int64_t>(s.experts, 32), "--topk", s.topk, "must be 1 to 32 and at most --experts");
+  need(s.hidden > 0 && s.hidden % 256 == 0 && s.hidden <= 65536, "--hidden", s.hidden,
+       "must be a multiple of 256, at most 65536");
+  need(s.experts > 0 && s.experts % 4 == 0 && s.experts <= 1024, "--experts", s.experts,
+       "must be a multiple of 4, at most 1024");
+  need(s.topk > 0 && s.topk <= std::min<std::int64_t>(s.experts, 32), "--topk", s.topk,
+       "must be 1 to 32 and at most --experts");
   need(s.layers > 0 && s.layers <= 1000, "--layers", s.layers, "must be 1 to 1000");
   need(s.streams > 0 && s.streams <= 8, "--streams", s.streams, "must be 1 to 8");
-  need(s.width > 0 && s.width % 128 == 0 && s.width <= 65536, "--width", s.width, "must be a multiple of 128, at most 65536");
+  need(s.width > 0 && s.width % 128 == 0 && s.width <= 65536, "--width", s.width,
+       "must be a multiple of 128, at most 65536");
 }
 
 struct layer_weights {
-  tensor multipliers, vocab_sizes, offsets, table;      // n-gram memory
-  tensor weight_hidden, weight_embed, weight_fused;     // its gate
-  tensor fn, scale, base;                               // hyper-connections
+  tensor multipliers, vocab_sizes, offsets, table;   // n-gram memory
+  tensor weight_hidden, weight_embed, weight_fused;  // its gate
+  tensor fn, scale, base;                            // hyper-connections
   tensor norm, router, bias;
-  tensor up, up_sf, down, down_sf;                      // experts, e4m3
+  tensor up, up_sf, down, down_sf;  // experts, e4m3
 };
 
 class network {
@@ -82,12 +86,15 @@ class network {
   std::int64_t tables() const { return m_ + 1; }
   std::int64_t columns() const { return (ngram - 1) * tables(); }
 
-  tensor normal_bf16(std::uint64_t stream, std::initializer_list<std::int64_t> extents, double deviation, float shift = 0) {
-    std::vector<numeric::bf16> v(static_cast<std::size_t>(make_tensor(nullptr, dtype::bf16, extents).numel()));
+  tensor normal_bf16(std::uint64_t stream, std::initializer_list<std::int64_t> extents, double deviation,
+                     float shift = 0) {
+    std::vector<numeric::bf16> v(
+        static_cast<std::size_t>(make_tensor(nullptr, dtype::bf16, extents).numel()));
     weight_stream(stream, deviation).fill(v.data(), static_cast<std::int64_t>(v.size()), shift);
     return memory_.upload(v, extents);
   }
-  tensor normal_f32(std::uint64_t stream, std::initializer_list<std::int64_t> extents, double deviation, float shift = 0) {
+  tensor normal_f32(std::uint64_t stream, std::initializer_list<std::int64_t> extents, double deviation,
+                    float shift = 0) {
     std::vector<float> v(static_cast<std::size_t>(make_tensor(nullptr, dtype::f32, extents).numel()));
     weight_stream(stream, deviation).fill(v.data(), static_cast<std::int64_t>(v.size()), shift);
     return memory_.upload(v, extents);
@@ -130,7 +137,8 @@ class network {
     return w;
   }
 
-  // Generates and quantises one expert at a time on the host: the bf16 weights of all experts never exist together.
+  // Generates and quantises one expert at a time on the host: the bf16 weights of all experts never exist
+  // together.
   void make_experts(std::uint64_t stream, const tensor& codes, const tensor& scales) {
     const std::int64_t N = codes.extent(1), K = codes.extent(2);
     std::vector<numeric::bf16> dense(static_cast<std::size_t>(N * K));
@@ -143,10 +151,12 @@ class network {
     cast.out_sf = make_tensor(out_sf.data(), {scales.extent(1), scales.extent(2)});
     cast.block_rows = cast.block_cols = group;
     for (std::int64_t e = 0; e < codes.extent(0); ++e) {
-      weight_stream(stream + static_cast<std::uint64_t>(e), 1.0 / std::sqrt(static_cast<double>(K))).fill(dense.data(), N * K);
+      weight_stream(stream + static_cast<std::uint64_t>(e), 1.0 / std::sqrt(static_cast<double>(K)))
+          .fill(dense.data(), N * K);
       portile::run(host, cast);
       memcpy(q_, static_cast<numeric::e4m3*>(codes.data) + e * codes.stride(0), out.data(), out.size());
-      memcpy(q_, static_cast<float*>(scales.data) + e * scales.stride(0), out_sf.data(), out_sf.size() * sizeof(float));
+      memcpy(q_, static_cast<float*>(scales.data) + e * scales.stride(0), out_sf.data(),
+             out_sf.size() * sizeof(float));
       q_.wait();
     }
   }
@@ -199,7 +209,8 @@ class network {
     r.run("mhc mixes", mix, {.bound = f32_bound, .flop = 2.0 * static_cast<double>(T_ * m_ * H_ * (m3 + 1))});
 
     const tensor pre = memory_.make(dtype::f32, {T_, m_}), post = memory_.make(dtype::f32, {T_, m_});
-    const tensor comb = memory_.make(dtype::f32, {T_, m_, m_}), doubly = memory_.make(dtype::f32, {T_, m_, m_});
+    const tensor comb = memory_.make(dtype::f32, {T_, m_, m_}),
+                 doubly = memory_.make(dtype::f32, {T_, m_, m_});
     mhc::pre_split_mixes split;
     split.x = mixes;
     split.scale = w.scale;
@@ -276,7 +287,8 @@ class network {
     r.run("gate weights", score, {.bound = f32_bound});
 
     moe::get_fused_mapping map;
-    const std::int64_t N = numeric::align_up(T_ * k + std::min(E, T_ * k) * (row_alignment - 1), row_alignment);
+    const std::int64_t N =
+        numeric::align_up(T_ * k + std::min(E, T_ * k) * (row_alignment - 1), row_alignment);
     map.topk_idx = routed;
     map.num_experts = E;
     map.alignment = row_alignment;
@@ -309,7 +321,8 @@ class network {
     r.run("expand", expand);
 
     const tensor hidden = memory_.make(dtype::bf16, {N, 2 * F});
-    r.run("experts up", grouped(expand.out, expand.out_sf, w.up, w.up_sf, map, hidden), {.bound = fp8_bound, .flop = flop(2 * F, H_)});
+    r.run("experts up", grouped(expand.out, expand.out_sf, w.up, w.up_sf, map, hidden),
+          {.bound = fp8_bound, .flop = flop(2 * F, H_)});
 
     quant::swiglu_forward_and_per_token_cast swiglu;
     swiglu.x = hidden;
@@ -320,7 +333,8 @@ class network {
     r.run("swiglu and cast", swiglu);
 
     const tensor expanded = memory_.make(dtype::bf16, {N, H_});
-    r.run("experts down", grouped(swiglu.out, swiglu.out_sf, w.down, w.down_sf, map, expanded), {.bound = fp8_bound, .flop = flop(H_, F)});
+    r.run("experts down", grouped(swiglu.out, swiglu.out_sf, w.down, w.down_sf, map, expanded),
+          {.bound = fp8_bound, .flop = flop(H_, F)});
 
     moe::reduce_fused reduce;
     reduce.x = expanded;
@@ -331,10 +345,12 @@ class network {
     return reduce.out;
   }
 
-  double flop(std::int64_t N, std::int64_t K) const { return 2.0 * static_cast<double>(T_ * s_.topk * N * K); }
+  double flop(std::int64_t N, std::int64_t K) const {
+    return 2.0 * static_cast<double>(T_ * s_.topk * N * K);
+  }
 
-  static gemm::grouped_nt grouped(const tensor& a, const tensor& a_sf, const tensor& b, const tensor& b_sf, const moe::get_fused_mapping& map,
-                                  const tensor& out) {
+  static gemm::grouped_nt grouped(const tensor& a, const tensor& a_sf, const tensor& b, const tensor& b_sf,
+                                  const moe::get_fused_mapping& map, const tensor& out) {
     gemm::grouped_nt g;
     g.a = a;
     g.a_sf = a_sf;

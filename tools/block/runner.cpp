@@ -18,7 +18,8 @@ class host_copy {
       if (f.kind != field_kind::tensor) continue;
       tensor& t = f.tensor_in(problem_.get());
       if (!t.defined()) continue;
-      buffers_.push_back(std::make_unique<std::vector<char>>(static_cast<std::size_t>(t.span() * size_of(t.dtype)) + 256));
+      buffers_.push_back(
+          std::make_unique<std::vector<char>>(static_cast<std::size_t>(t.span() * size_of(t.dtype)) + 256));
       std::vector<char>& b = *buffers_.back();
       char* p = b.data() + (256 - reinterpret_cast<std::uintptr_t>(b.data()) % 256) % 256;
       memcpy(q, p, t.data, static_cast<std::size_t>(t.span() * size_of(t.dtype)));
@@ -28,7 +29,9 @@ class host_copy {
     q.wait();
   }
   const void* problem() const { return problem_.get(); }
-  const tensor& operator[](const field_info& f) const { return f.tensor_in(static_cast<const void*>(problem_.get())); }
+  const tensor& operator[](const field_info& f) const {
+    return f.tensor_in(static_cast<const void*>(problem_.get()));
+  }
 
  private:
   const op_info& op_;
@@ -38,13 +41,17 @@ class host_copy {
 
 double value(const tensor& t, std::int64_t i) {
   switch (t.dtype) {
-    case dtype::f32: return static_cast<const float*>(t.data)[i];
-    case dtype::bf16: return numeric::to_float(static_cast<const numeric::bf16*>(t.data)[i]);
-    default: return 0;
+    case dtype::f32:
+      return static_cast<const float*>(t.data)[i];
+    case dtype::bf16:
+      return numeric::to_float(static_cast<const numeric::bf16*>(t.data)[i]);
+    default:
+      return 0;
   }
 }
 
-// Largest difference of two contiguous tensors relative to the row's largest magnitude; a NaN on one side only is infinite.
+// Largest difference of two contiguous tensors relative to the row's largest magnitude; a NaN on one side
+// only is infinite.
 double relative_difference(const tensor& got, const tensor& want) {
   const std::int64_t width = got.rank > 0 ? std::max<std::int64_t>(got.extent(got.rank - 1), 1) : 1;
   double worst = 0;
@@ -66,8 +73,8 @@ double unequal_elements(const tensor& got, const tensor& want) {
   const std::int64_t size = size_of(got.dtype);
   double n = 0;
   for (std::int64_t i = 0; i < got.span(); ++i)
-    n += std::memcmp(static_cast<const char*>(got.data) + i * size, static_cast<const char*>(want.data) + i * size,
-                     static_cast<std::size_t>(size)) != 0;
+    n += std::memcmp(static_cast<const char*>(got.data) + i * size,
+                     static_cast<const char*>(want.data) + i * size, static_cast<std::size_t>(size)) != 0;
   return n;
 }
 
@@ -95,7 +102,8 @@ tensor reshape(const tensor& t, std::initializer_list<std::int64_t> extents) {
   return make_tensor(t.data, t.dtype, extents, t.device);
 }
 
-void runner::run_erased(const std::string& name, const op_info& op, const void* problem, const expectation& e) {
+void runner::run_erased(const std::string& name, const op_info& op, const void* problem,
+                        const expectation& e) {
   plan chosen(queue_, op, problem, run_options{});
   std::unique_ptr<host_copy> reference;
   if (compare_) reference = std::make_unique<host_copy>(queue_, op, problem);
@@ -116,7 +124,8 @@ void runner::run_erased(const std::string& name, const op_info& op, const void* 
   if (!e.bytes)
     for (const field_info& f : op.fields)
       if (f.kind == field_kind::tensor && f.tensor_in(problem).defined())
-        s.bytes += static_cast<double>(f.tensor_in(problem).numel() * size_of(f.tensor_in(problem).dtype)) * (f.role == field_role::inout ? 2 : 1);
+        s.bytes += static_cast<double>(f.tensor_in(problem).numel() * size_of(f.tensor_in(problem).dtype)) *
+                   (f.role == field_role::inout ? 2 : 1);
 
   if (reference) {
     queue host{cpu_selector};
@@ -125,11 +134,13 @@ void runner::run_erased(const std::string& name, const op_info& op, const void* 
     s.compared = true;
     s.bound = e.bound;
     for (const field_info& f : op.fields) {
-      if (f.kind != field_kind::tensor || f.role == field_role::in || !f.tensor_in(problem).defined()) continue;
+      if (f.kind != field_kind::tensor || f.role == field_role::in || !f.tensor_in(problem).defined())
+        continue;
       const tensor& a = got[f];
       const tensor& b = (*reference)[f];
       const bool real = a.dtype == dtype::f32 || a.dtype == dtype::bf16;
-      s.difference = std::max(s.difference, e.bound > 0 && real ? relative_difference(a, b) : unequal_elements(a, b));
+      s.difference =
+          std::max(s.difference, e.bound > 0 && real ? relative_difference(a, b) : unequal_elements(a, b));
     }
   }
   stages_.push_back(s);
@@ -137,7 +148,8 @@ void runner::run_erased(const std::string& name, const op_info& op, const void* 
 }
 
 bool runner::within_bounds() const {
-  return std::all_of(stages_.begin(), stages_.end(), [](const stage& s) { return !s.compared || s.difference <= s.bound; });
+  return std::all_of(stages_.begin(), stages_.end(),
+                     [](const stage& s) { return !s.compared || s.difference <= s.bound; });
 }
 
 }  // namespace portile::block

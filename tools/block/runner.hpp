@@ -1,5 +1,6 @@
 #pragma once
-// Runs the stages of the block one by one on a queue, times them, and checks each against the host reference when asked to.
+// Runs the stages of the block one by one on a queue, times them, and checks each against the host reference
+// when asked to.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,7 +43,8 @@ struct stage {
   double flop = 0;   ///< 0: not counted, the stage is bound by memory
   // Compared with the host reference on the same inputs:
   bool compared = false;
-  double difference = 0;  ///< largest |a - b| over the largest |b| of its row; for stages with equal bits the number of unequal elements
+  double difference = 0;  ///< largest |a - b| over the largest |b| of its row; for stages with equal bits the
+                          ///< number of unequal elements
   double bound = 0;       ///< what it may be; 0 asks for equal bits
 };
 

@@ -39,7 +39,8 @@ std::vector<std::int32_t> read_tokens(const std::string& file) {
   return tokens;
 }
 
-std::vector<std::int32_t> ngrams(const std::vector<std::int32_t>& tokens, std::int64_t count, std::int64_t n) {
+std::vector<std::int32_t> ngrams(const std::vector<std::int32_t>& tokens, std::int64_t count,
+                                 std::int64_t n) {
   std::vector<std::int32_t> rows(static_cast<std::size_t>(count * n), 0);
   for (std::int64_t t = 0; t < count; ++t)
     for (std::int64_t q = 0; q < n && q <= t; ++q)

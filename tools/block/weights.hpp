@@ -7,11 +7,13 @@
 
 namespace portile::block {
 
-/// Weights from a fixed seed: element i of a stream depends on (stream, i) alone, so every device and every order of generation
-/// gives the same bits. Uniform with the standard deviation asked for; only integer and fp32 steps, the same everywhere.
+/// Weights from a fixed seed: element i of a stream depends on (stream, i) alone, so every device and every
+/// order of generation gives the same bits. Uniform with the standard deviation asked for; only integer and
+/// fp32 steps, the same everywhere.
 class weight_stream {
  public:
-  weight_stream(std::uint64_t stream, double deviation) : stream_(stream), scale_(static_cast<float>(deviation * 1.7320508)) {}
+  weight_stream(std::uint64_t stream, double deviation)
+      : stream_(stream), scale_(static_cast<float>(deviation * 1.7320508)) {}
 
   void fill(float* to, std::int64_t n, float shift = 0) const {
     generate(n, [&](std::int64_t i, float v) { to[i] = v + shift; });

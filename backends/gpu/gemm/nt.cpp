@@ -7,12 +7,14 @@
 namespace portile::gpu {
 namespace {
 
-/// out = a * b^T by fp32 multiply-adds: any size, any pitch, any address. A block computes 128 x 128 results, a thread 8 x 8
-/// of them. Quantised factors are summed without their scales over each scale block, then scaled and added.
+/// out = a * b^T by fp32 multiply-adds: any size, any pitch, any address. A block computes 128 x 128 results,
+/// a thread 8 x 8 of them. Quantised factors are summed without their scales over each scale block, then
+/// scaled and added.
 template <class A, class B>
 struct tiled_product {
   static constexpr int threads = 256, tile = 128, depth = 16, own = 8;
-  static constexpr int pitch = tile + 4;  ///< of a tile's row in shared memory: 16-byte rows, no bank conflicts
+  static constexpr int pitch =
+      tile + 4;  ///< of a tile's row in shared memory: 16-byte rows, no bank conflicts
   static constexpr bool quantised = std::is_same_v<A, numeric::e4m3>;
   static constexpr bool e2m1() { return std::is_same_v<B, numeric::e2m1x2>; }
   static constexpr int scale_block() { return e2m1() ? gemm::scale_block_e2m1 : gemm::scale_block; }
@@ -33,8 +35,9 @@ struct tiled_product {
 
   /// Eight values of row `row` from channel k on; zeros where there are none.
   template <class T>
-  static PORTILE_DEVICE void load_slice(const T* data, std::int64_t stride, bool aligned, bool truncate, std::int64_t row, std::int64_t rows,
-                                        std::int64_t k, std::int64_t channels, float (&v)[own]) {
+  static PORTILE_DEVICE void load_slice(const T* data, std::int64_t stride, bool aligned, bool truncate,
+                                        std::int64_t row, std::int64_t rows, std::int64_t k,
+                                        std::int64_t channels, float (&v)[own]) {
     PORTILE_UNROLL
     for (int i = 0; i < own; ++i) v[i] = 0.0f;
     if (row >= rows) return;
@@ -48,12 +51,14 @@ struct tiled_product {
     }
     if constexpr (std::is_same_v<T, float>) {
       PORTILE_UNROLL
-      for (int i = 0; i < own; ++i) v[i] = truncate ? numeric::to_tf32_truncate(v[i]) : numeric::to_tf32_nearest(v[i]);
+      for (int i = 0; i < own; ++i)
+        v[i] = truncate ? numeric::to_tf32_truncate(v[i]) : numeric::to_tf32_nearest(v[i]);
     }
   }
 
   static PORTILE_DEVICE void load_own(const float* from, int place, float (&v)[own]) {
-    // A thread's rows (and columns) are four in each half of the tile: that spreads a wave's reads over all banks.
+    // A thread's rows (and columns) are four in each half of the tile: that spreads a wave's reads over all
+    // banks.
     PORTILE_UNROLL
     for (int half = 0; half < 2; ++half) {
       const words4 w = load16(from + half * (tile / 2) + place);
@@ -94,8 +99,10 @@ struct tiled_product {
         }
         block.barrier();
         if (k0 + depth < p.k) {  // on their way while this step computes
-          load_slice(p.a, p.a_stride, p.a_aligned, p.truncate, row0 + load_row, p.m, k0 + depth + load_k, p.k, a_next);
-          load_slice(p.b, p.b_stride, p.b_aligned, p.truncate, col0 + load_row, p.n, k0 + depth + load_k, p.k, b_next);
+          load_slice(p.a, p.a_stride, p.a_aligned, p.truncate, row0 + load_row, p.m, k0 + depth + load_k, p.k,
+                     a_next);
+          load_slice(p.b, p.b_stride, p.b_aligned, p.truncate, col0 + load_row, p.n, k0 + depth + load_k, p.k,
+                     b_next);
         }
         PORTILE_UNROLL
         for (int k = 0; k < depth; ++k) {
@@ -124,8 +131,9 @@ struct tiled_product {
   }
 
   /// sum += part * scales of the block that channel k lies in; part = 0.
-  static PORTILE_DEVICE void promote(const params& p, std::int64_t row0, std::int64_t col0, int row_place, int col_place, std::int64_t k,
-                                     float (&part)[own][own], float (&sum)[own][own]) {
+  static PORTILE_DEVICE void promote(const params& p, std::int64_t row0, std::int64_t col0, int row_place,
+                                     int col_place, std::int64_t k, float (&part)[own][own],
+                                     float (&sum)[own][own]) {
     float b_sf[own];
     PORTILE_UNROLL
     for (int j = 0; j < own; ++j) {
@@ -144,8 +152,8 @@ struct tiled_product {
     }
   }
 
-  static PORTILE_DEVICE void store(const params& p, std::int64_t row0, std::int64_t col0, int row_place, int col_place,
-                                   const float (&sum)[own][own]) {
+  static PORTILE_DEVICE void store(const params& p, std::int64_t row0, std::int64_t col0, int row_place,
+                                   int col_place, const float (&sum)[own][own]) {
     PORTILE_UNROLL
     for (int i = 0; i < own; ++i) {
       const std::int64_t m = row0 + own_index(row_place, i);
@@ -170,11 +178,15 @@ struct tiled_product {
 struct nt_simt {
   static void launch(const context& c, const gemm::nt& p) {
     switch (p.a.dtype) {
-      case dtype::bf16: return typed<numeric::bf16, numeric::bf16>(c, p);
-      case dtype::f32: return typed<float, float>(c, p);
+      case dtype::bf16:
+        return typed<numeric::bf16, numeric::bf16>(c, p);
+      case dtype::f32:
+        return typed<float, float>(c, p);
       case dtype::e4m3:
-        return p.b.dtype == dtype::e4m3 ? typed<numeric::e4m3, numeric::e4m3>(c, p) : typed<numeric::e4m3, numeric::e2m1x2>(c, p);
-      default: throw error(status_code::internal, "no code for dtype " + std::string(to_string(p.a.dtype)));
+        return p.b.dtype == dtype::e4m3 ? typed<numeric::e4m3, numeric::e4m3>(c, p)
+                                        : typed<numeric::e4m3, numeric::e2m1x2>(c, p);
+      default:
+        throw error(status_code::internal, "no code for dtype " + std::string(to_string(p.a.dtype)));
     }
   }
 

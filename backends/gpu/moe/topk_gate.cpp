@@ -40,18 +40,22 @@ struct sorting_network {
   }
 };
 
-/// Calls exchange(i, j), i < j, for each pair: the indices are constants, so that what they index stays in registers.
+/// Calls exchange(i, j), i < j, for each pair: the indices are constants, so that what they index stays in
+/// registers.
 template <int n, class F>
 PORTILE_DEVICE void sort_network(F exchange) {
   constexpr sorting_network<n> network;
   const auto all = [&]<int... s>(std::integer_sequence<int, s...>) {
-    (exchange(std::integral_constant<int, network.pairs[s].i>{}, std::integral_constant<int, network.pairs[s].j>{}), ...);
+    (exchange(std::integral_constant<int, network.pairs[s].i>{},
+              std::integral_constant<int, network.pairs[s].j>{}),
+     ...);
   };
   all(std::make_integer_sequence<int, network.size>{});
 }
 
-/// A wave a token, `held` consecutive experts a lane, in registers. Each lane sorts its own, then k rounds take the largest of
-/// the lanes' heads: the first lane that has it holds the smallest id, so ties cost nothing.
+/// A wave a token, `held` consecutive experts a lane, in registers. Each lane sorts its own, then k rounds
+/// take the largest of the lanes' heads: the first lane that has it holds the smallest id, so ties cost
+/// nothing.
 template <int held>
 struct topk_in_registers {
   static constexpr int threads = 128;
@@ -122,7 +126,8 @@ struct topk_in_registers {
   }
 };
 
-/// Any number of experts: a wave a token; each round looks through the row for the best score after the one before.
+/// Any number of experts: a wave a token; each round looks through the row for the best score after the one
+/// before.
 struct topk_in_memory {
   static constexpr int threads = 128;
   using params = topk_params;
@@ -132,11 +137,13 @@ struct topk_in_memory {
     const std::int64_t step = block.grid() * Block::num_waves;
     for (std::int64_t t = block.index() * Block::num_waves + block.wave(); t < p.tokens; t += step) {
       const float* row = p.scores + t * p.experts;
-      for (std::int64_t e = block.lane(); e < p.experts; e += Block::wave_size) report(p, t * p.experts + e, row[e]);
+      for (std::int64_t e = block.lane(); e < p.experts; e += Block::wave_size)
+        report(p, t * p.experts + e, row[e]);
       std::uint32_t last_key = ~0u;
       std::int64_t last = -1;
       for (std::int64_t r = 0; r < p.k; ++r) {
-        std::uint32_t key = 0, turn = ~0u;  // the lane's best: its key + 1 and which of the lane's scores it is
+        std::uint32_t key = 0,
+                      turn = ~0u;  // the lane's best: its key + 1 and which of the lane's scores it is
         std::uint32_t i = 0;
         for (std::int64_t e = block.lane(); e < p.experts; e += Block::wave_size, ++i) {
           const std::uint32_t candidate = numeric::rank_key(row[e]) + 1;
@@ -159,8 +166,13 @@ struct topk_in_memory {
 
 struct topk_gate_simt {
   static void launch(const context& c, const moe::topk_gate& p) {
-    const topk_params common{static_cast<const float*>(p.scores.data), static_cast<std::int64_t*>(p.topk_idx.data), p.scores.extent(0),
-                             p.scores.extent(1), p.num_topk, c.call.trap, p.require_finite};
+    const topk_params common{static_cast<const float*>(p.scores.data),
+                             static_cast<std::int64_t*>(p.topk_idx.data),
+                             p.scores.extent(0),
+                             p.scores.extent(1),
+                             p.num_topk,
+                             c.call.trap,
+                             p.require_finite};
     const std::int64_t each = numeric::ceil_div(common.experts, c.call.device->wave_size);
     if (each <= 1) return in_registers<1>(c, common);
     if (each <= 2) return in_registers<2>(c, common);

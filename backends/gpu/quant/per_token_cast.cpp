@@ -25,9 +25,9 @@ template <class In, class Code>
 struct aligned_cast {
   static constexpr int threads = 512, values = 16;
   struct params : cast_params<In, Code> {
-    divider row_chunks;    ///< chunks of 16 values in a row, the last group's missing ones counted
-    std::int64_t chunks;   ///< in all
-    int lanes;             ///< of a group, a power of two
+    divider row_chunks;   ///< chunks of 16 values in a row, the last group's missing ones counted
+    std::int64_t chunks;  ///< in all
+    int lanes;            ///< of a group, a power of two
   };
 
   template <class Block>
@@ -97,7 +97,8 @@ struct general_cast {
       for (std::int64_t j = first + unit * block.lane(); j < end; j += unit * Block::wave_size) {
         float v[unit];
         PORTILE_UNROLL
-        for (int i = 0; i < unit; ++i) v[i] = load_value(row, j + i) * (p.x_sf(sf_row, p.block_cols.quotient(j + i)) * s.sf_inv);
+        for (int i = 0; i < unit; ++i)
+          v[i] = load_value(row, j + i) * (p.x_sf(sf_row, p.block_cols.quotient(j + i)) * s.sf_inv);
         encode(v, p.out + t * p.out_stride, j, p.stochastic);
       }
     }
@@ -116,18 +117,23 @@ struct general_cast {
       using numeric::float_bits;
       std::uint32_t r0 = 0;
       if (stochastic)
-        r0 = numeric::sr_hash(float_bits(v[0]), float_bits(v[1]), float_bits(v[2]), float_bits(v[3]), static_cast<std::uint32_t>(j / 4)).r0;
+        r0 = numeric::sr_hash(float_bits(v[0]), float_bits(v[1]), float_bits(v[2]), float_bits(v[3]),
+                              static_cast<std::uint32_t>(j / 4))
+                 .r0;
       if constexpr (std::is_same_v<Code, numeric::e4m3>) {
         PORTILE_UNROLL
         for (int i = 0; i < 4; ++i)
-          row[j + i] = stochastic ? numeric::stochastic_e4m3(v[i], numeric::sr_slice_e4m3(r0, i)) : numeric::to_e4m3(v[i]);
+          row[j + i] = stochastic ? numeric::stochastic_e4m3(v[i], numeric::sr_slice_e4m3(r0, i))
+                                  : numeric::to_e4m3(v[i]);
       } else {
         std::uint32_t code[4];
         PORTILE_UNROLL
         for (int i = 0; i < 4; ++i)
-          code[i] = stochastic ? numeric::stochastic_e2m1(v[i], numeric::sr_slice_e2m1(r0, i)) : to_e2m1_code(v[i]);
+          code[i] =
+              stochastic ? numeric::stochastic_e2m1(v[i], numeric::sr_slice_e2m1(r0, i)) : to_e2m1_code(v[i]);
         PORTILE_UNROLL
-        for (int i = 0; i < 4; i += 2) row[(j + i) / 2] = {static_cast<std::uint8_t>(code[i] | code[i + 1] << 4)};
+        for (int i = 0; i < 4; i += 2)
+          row[(j + i) / 2] = {static_cast<std::uint8_t>(code[i] | code[i + 1] << 4)};
       }
     }
   }
@@ -136,7 +142,8 @@ struct general_cast {
 struct per_token_cast_simt {
   static void launch(const context& c, const quant::per_token_cast& p) {
     visit<float, numeric::bf16, numeric::e4m3, numeric::e2m1x2>(p.x.dtype, [&](auto in) {
-      visit<numeric::e4m3, numeric::e2m1x2, numeric::e5m6x8>(p.out.dtype, [&](auto code) { typed<decltype(in), decltype(code)>(c, p); });
+      visit<numeric::e4m3, numeric::e2m1x2, numeric::e5m6x8>(
+          p.out.dtype, [&](auto code) { typed<decltype(in), decltype(code)>(c, p); });
     });
   }
 
@@ -167,7 +174,8 @@ struct per_token_cast_simt {
       const bool aligned = rows_aligned(p.x, load_alignment<In, fast::values>()) &&
                            rows_aligned(p.out, load_alignment<Code, fast::values>());
       const bool one_scale_each = !p.x_sf || p.x_block_cols % fast::values == 0;
-      const bool small_group = common.group <= 128 && 128 % common.group == 0 && common.group % fast::values == 0;
+      const bool small_group =
+          common.group <= 128 && 128 % common.group == 0 && common.group % fast::values == 0;
       if (aligned && one_scale_each && small_group && !p.stochastic_rounding) {
         typename fast::params f{common, {}, 0, static_cast<int>(common.group / fast::values)};
         const std::int64_t in_row = groups * f.lanes;
@@ -179,7 +187,8 @@ struct per_token_cast_simt {
     // E5M6 is for plain values only.
     if constexpr (sizeof(In) > 1 || !std::is_same_v<Code, numeric::e5m6x8>) {
       using general = general_cast<In, Code>;
-      const typename general::params g{common, divider(groups, common.rows * groups), common.rows * groups, p.stochastic_rounding};
+      const typename general::params g{common, divider(groups, common.rows * groups), common.rows * groups,
+                                       p.stochastic_rounding};
       gpu::launch<general>(c, numeric::ceil_div(g.groups, general::threads / c.call.device->wave_size), 0, g);
     }
   }
@@ -188,6 +197,7 @@ struct per_token_cast_simt {
 }  // namespace
 
 extern const portile_implementation quant_per_token_cast_simt;
-const portile_implementation quant_per_token_cast_simt = make_simt<quant::per_token_cast, per_token_cast_simt>();
+const portile_implementation quant_per_token_cast_simt =
+    make_simt<quant::per_token_cast, per_token_cast_simt>();
 
 }  // namespace portile::gpu

@@ -3,11 +3,14 @@
 
 extern "C" __attribute__((visibility("default")))
 #if BAD_NO_SYMBOL
-std::int32_t portile_backend_entree(
+std::int32_t
+portile_backend_entree(
 #else
-std::int32_t portile_backend_entry(
+std::int32_t
+portile_backend_entry(
 #endif
-    const portile_host*, const portile_backend** out, [[maybe_unused]] char* text, [[maybe_unused]] std::size_t size) {
+    const portile_host*, const portile_backend** out, [[maybe_unused]] char* text,
+    [[maybe_unused]] std::size_t size) {
   using namespace portile;
   static portile_backend table = plugin::make_backend("bad", "1", device_kind::cpu, nullptr, 0);
 #if BAD_VERSION

@@ -1,5 +1,6 @@
-// A backend with two devices of kind cuda that are host memory. It keeps the promises of a device: its allocations are told
-// apart from the caller's memory, launches on a captured stream may not allocate or wait, and every call is counted.
+// A backend with two devices of kind cuda that are host memory. It keeps the promises of a device: its
+// allocations are told apart from the caller's memory, launches on a captured stream may not allocate or
+// wait, and every call is counted.
 #include "core/plugins/fake_gpu.hpp"
 
 #include <cstdlib>
@@ -25,8 +26,10 @@ std::int32_t unless_capturing(const char* what, char* text, std::size_t size) {
 
 constexpr portile_runtime runtime{
     .size = sizeof(portile_runtime),
-    .allocate = [](std::int32_t, std::uint64_t bytes, std::int32_t, void** out, char* text, std::size_t size) -> std::int32_t {
-      if (control.out_of_memory || bytes > 1ull << 40) return fail(status_code::out_of_memory, "no memory", text, size);
+    .allocate = [](std::int32_t, std::uint64_t bytes, std::int32_t, void** out, char* text,
+                   std::size_t size) -> std::int32_t {
+      if (control.out_of_memory || bytes > 1ull << 40)
+        return fail(status_code::out_of_memory, "no memory", text, size);
       if (auto c = unless_capturing("allocation inside a capture", text, size)) return c;
       ++control.allocations;
       *out = std::aligned_alloc(256, (bytes + 256) / 256 * 256);
@@ -37,13 +40,15 @@ constexpr portile_runtime runtime{
       std::free(p);
       return 0;
     },
-    .copy = [](std::int32_t, void*, void* dst, const void* src, std::uint64_t bytes, char*, std::size_t) -> std::int32_t {
+    .copy = [](std::int32_t, void*, void* dst, const void* src, std::uint64_t bytes, char*,
+               std::size_t) -> std::int32_t {
       ++control.copies;
       control.copied_bytes += bytes;
       std::memmove(dst, src, bytes);
       return 0;
     },
-    .fill = [](std::int32_t, void*, void* dst, std::int32_t byte, std::uint64_t bytes, char*, std::size_t) -> std::int32_t {
+    .fill = [](std::int32_t, void*, void* dst, std::int32_t byte, std::uint64_t bytes, char*,
+               std::size_t) -> std::int32_t {
       ++control.fills;
       std::memset(dst, byte, bytes);
       return 0;
@@ -113,7 +118,8 @@ struct picky {
 // Second choice.
 struct plain {
   static plugin::verdict supports(const portile_device_info&, const scale_rows& p) {
-    return p.mode == "host_only" ? plugin::refuse("mode = 'host_only' is not for this device") : plugin::accept();
+    return p.mode == "host_only" ? plugin::refuse("mode = 'host_only' is not for this device")
+                                 : plugin::accept();
   }
   static void launch(const portile_launch& l, const scale_rows& p) {
     ++control.launches;
@@ -122,25 +128,37 @@ struct plain {
   }
 };
 
-constexpr portile_implementation picky_entry = plugin::make_implementation<scale_rows, picky>("cuda.picky", device_kind::cuda, "sm_90");
-constexpr portile_implementation plain_entry = plugin::make_implementation<scale_rows, plain>("cuda.plain", device_kind::cuda, "sm_90");
+constexpr portile_implementation picky_entry =
+    plugin::make_implementation<scale_rows, picky>("cuda.picky", device_kind::cuda, "sm_90");
+constexpr portile_implementation plain_entry =
+    plugin::make_implementation<scale_rows, plain>("cuda.plain", device_kind::cuda, "sm_90");
 constexpr const portile_implementation* list[] = {&picky_entry, &plain_entry};
 
 }  // namespace
 }  // namespace portile::test
 
-extern "C" __attribute__((visibility("default"))) void* fake_gpu_control_entry() { return &portile::test::control; }
+extern "C" __attribute__((visibility("default"))) void* fake_gpu_control_entry() {
+  return &portile::test::control;
+}
 
-extern "C" __attribute__((visibility("default"))) std::int32_t portile_backend_entry(const portile_host* host,
-                                                                                     const portile_backend** out, char*,
-                                                                                     std::size_t) {
+extern "C" __attribute__((visibility("default"))) std::int32_t portile_backend_entry(
+    const portile_host* host, const portile_backend** out, char*, std::size_t) {
   using namespace portile;
   static portile_device_info devices[2];
   for (int i = 0; i < 2; ++i) {
-    devices[i] = {.kind = PORTILE_DEVICE_CUDA, .ordinal = i, .name = "fake device", .arch = "sm_90", .aspects = aspects_of_arch("sm_90"),
-                  .memory = 1 << 30, .num_sms = 16, .wave_size = 32, .max_shared = 1 << 16, .max_threads = 1024};
+    devices[i] = {.kind = PORTILE_DEVICE_CUDA,
+                  .ordinal = i,
+                  .name = "fake device",
+                  .arch = "sm_90",
+                  .aspects = aspects_of_arch("sm_90"),
+                  .memory = 1 << 30,
+                  .num_sms = 16,
+                  .wave_size = 32,
+                  .max_shared = 1 << 16,
+                  .max_threads = 1024};
   }
-  static portile_backend table = plugin::make_backend("fake", "1", device_kind::cuda, test::list, std::size(test::list));
+  static portile_backend table =
+      plugin::make_backend("fake", "1", device_kind::cuda, test::list, std::size(test::list));
   table.devices = devices;
   table.num_devices = 2;
   table.runtime = &test::runtime;

@@ -1,5 +1,6 @@
 #pragma once
-// What the fake device counts and what a test may set. Reached through the plug-in's second symbol, fake_gpu_control.
+// What the fake device counts and what a test may set. Reached through the plug-in's second symbol,
+// fake_gpu_control.
 #include <atomic>
 #include <cstdint>
 

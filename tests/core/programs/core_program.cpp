@@ -1,4 +1,5 @@
-// Run by tests in a child process: what the library says about its plug-ins, in the environment the test gave it.
+// Run by tests in a child process: what the library says about its plug-ins, in the environment the test gave
+// it.
 //   list                 file, loaded or refused, reason of every plug-in
 //   load FILE...         load_backend on each, then list
 //   explain MODEL N      quant.per_token_cast with num_per_channels = N on a device model
@@ -14,8 +15,8 @@ namespace {
 
 void list() {
   for (const backend_info& b : backends())
-    std::cout << b.name << (b.loaded ? " loaded " : " refused ") << b.file << " [" << b.version << "] devices " << b.devices.size() << ": "
-              << b.reason << "\n";
+    std::cout << b.name << (b.loaded ? " loaded " : " refused ") << b.file << " [" << b.version
+              << "] devices " << b.devices.size() << ": " << b.reason << "\n";
 }
 
 quant::per_token_cast problem(float* x, numeric::e4m3* out, float* sf, std::int64_t channels) {

@@ -1,5 +1,6 @@
-// An application that uses Kokkos itself, in the order that the first argument names. Prints what it saw; exit code 0 when the
-// results were right. Built twice: with the Kokkos of the reference plug-in, and with a second copy of it.
+// An application that uses Kokkos itself, in the order that the first argument names. Prints what it saw;
+// exit code 0 when the results were right. Built twice: with the Kokkos of the reference plug-in, and with a
+// second copy of it.
 #include <Kokkos_Core.hpp>
 #include <cstring>
 #include <iostream>
@@ -35,9 +36,11 @@ std::string cast() {
 /// The application's own use of Kokkos.
 std::string own_sum() {
   Kokkos::View<long*> v("v", 1000);
-  Kokkos::parallel_for("fill", 1000, KOKKOS_LAMBDA(const int i) { v(i) = i; });
+  Kokkos::parallel_for(
+      "fill", 1000, KOKKOS_LAMBDA(const int i) { v(i) = i; });
   long sum = 0;
-  Kokkos::parallel_reduce("sum", 1000, KOKKOS_LAMBDA(const int i, long& s) { s += v(i); }, sum);
+  Kokkos::parallel_reduce(
+      "sum", 1000, KOKKOS_LAMBDA(const int i, long& s) { s += v(i); }, sum);
   return sum == 499500 ? "right" : "wrong";
 }
 
@@ -80,7 +83,8 @@ int main(int argc, char** argv) {
     say("sum", own_sum());
     say("cast", cast());
     if (mine) Kokkos::finalize();
-  } else if (order == "finalized") {  // the application was done with Kokkos before the first reference launch
+  } else if (order ==
+             "finalized") {  // the application was done with Kokkos before the first reference launch
     Kokkos::initialize(argc, argv);
     say("sum", own_sum());
     Kokkos::finalize();

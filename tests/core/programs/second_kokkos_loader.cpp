@@ -1,4 +1,5 @@
-// A program without Kokkos that loads a library with its own copy of it, and uses the reference plug-in with the other copy.
+// A program without Kokkos that loads a library with its own copy of it, and uses the reference plug-in with
+// the other copy.
 #include <dlfcn.h>
 
 #include <fstream>
