@@ -87,11 +87,7 @@ std::int32_t composite_supports(const portile_implementation& entry, const porti
 
 std::int32_t composite_workspace(const portile_implementation& entry, const portile_device_info& where,
                                  const void* problem, std::uint64_t* bytes) {
-<<<<<<< HEAD
   char text[256];
-=======
-  char text[64];
->>>>>>> gpu
   return plugin::guarded(text, sizeof text, [&] {
     *bytes = composition_of(&entry)->outline_on(where, problem, false).workspace_bytes();
   });
