@@ -25,7 +25,7 @@ void on_signal(int number) {
 int main(int argc, char** argv) {
   using namespace portile;
   std::string glob = "*";
-  std::uint64_t runs = 300, first = 0;
+  std::uint64_t runs = 100, first = 0;
   bool show = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
       }
     }
     std::printf("%-45s ran %4d, trapped %4d, refused %4d, too large %3d\n", op.name.c_str(), counts[1], counts[2], counts[0], counts[3]);
+    std::fflush(stdout);
     // An operation whose random problems are all refused is not tested.
     if (runs >= 100 && counts[1] + counts[2] == 0) ++failed, std::printf("FAILED: %s: no problem ran\n", op.name.c_str());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -38,14 +39,9 @@ std::int64_t safe_span(const tensor& t) {
   return empty ? 0 : static_cast<std::int64_t>(last) + 1;
 }
 
-bool empty(const tensor& t) {
-  for (int i = 0; i < std::clamp(t.rank, 0, max_rank); ++i)
-    if (t.extent(i) == 0) return true;
-  return false;
-}
 
 template <class F>
-void for_each_tensor(const op_info& op, void* problem, std::map<std::string, std::vector<tensor>>& lists, F f) {
+void for_each_tensor(const op_info& op, void* problem, std::map<std::string, std::vector<tensor>, std::less<>>& lists, F f) {
   for (const field_info& field : op.fields) {
     if (field.kind == field_kind::tensor) f(field, field.tensor_in(problem));
     if (field.kind == field_kind::tensor_list)
@@ -106,138 +102,231 @@ bool buffer::gaps_unchanged() {
   return true;
 }
 
-random_problem::random_problem(const op_info& op, source& from) : problem(op), from_(from), env_(op, problem.get()) {
-  choose_dimensions();
-  choose_attributes();
+random_problem::random_problem(const op_info& op, source& from) : problem(op), from_(from) {
+  for (const std::string& name : op.dimensions) dimensions_[name] = choose_extent({});
   for (const field_info& f : op.fields) {
-    if (f.kind == field_kind::tensor && f.role != field_role::out && (!f.is_optional || from_.chance(50)))
-      f.tensor_in(problem.get()) = shaped(f);
-    if (f.kind == field_kind::tensor_list)
-      for (int n = from_.below(4); n > 0; --n) lists_[f.name].push_back(shaped(f));
+    if (f.kind != field_kind::attribute)
+      choose(f);
+    else if (from_.chance(60))
+      choose_attribute(f, {}, "");
   }
-  for (auto& [name, list] : lists_)
-    op.find(name)->list_in(problem.get()) = {list.data(), static_cast<std::int64_t>(list.size())};
-  choose_outputs();
+  bound_work();
+  if (from_.chance(95))
+    repair();
+  else
+    build();
+  for (const auto& [name, extent] : dimensions_) largest_ = std::max(largest_, extent);
   if (from_.chance(20)) damage();
   give_memory();
 }
 
-void random_problem::choose_dimensions() {
-  const auto choose = [&]() -> std::int64_t {
-    if (from_.chance(30)) return from_.pick<std::int64_t>({64, 128, 192, 256, 384, 512});
-    if (from_.chance(10)) return 0;
-    return from_.pick<std::int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 33, 48, 64, 65, 96, 100, 129});
-  };
-  std::vector<std::int64_t> extents(op().dimensions.size());
-  for (std::int64_t& e : extents) e = choose();
-  for (;;) {  // a reference is no fast one
+// `hints`: numbers of the rule that refused the last choice.
+std::int64_t random_problem::choose_extent(const std::vector<std::int64_t>& hints) {
+  if (!hints.empty() && from_.chance(60))
+    return std::clamp<std::int64_t>(hints[static_cast<std::size_t>(from_.below(static_cast<int>(hints.size())))], 0, 4096) *
+           from_.pick({1, 1, 1, 2, 3, 4});
+  if (from_.chance(40)) return from_.pick<std::int64_t>({64, 128, 192, 256, 384, 512});
+  if (from_.chance(5)) return 0;
+  return from_.pick<std::int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 31, 32, 33, 48, 64, 65, 96, 100, 129});
+}
+
+// A reference is no fast one.
+void random_problem::bound_work() {
+  if (dimensions_.empty()) return;
+  for (;;) {
     std::int64_t work = 1;
-    for (const std::int64_t e : extents) work *= std::max<std::int64_t>(e, 1);
-    if (work <= largest_work) break;
-    extents[static_cast<std::size_t>(from_.bits() % extents.size())] = static_cast<std::int64_t>(1 + from_.bits() % 8);
-  }
-  for (std::size_t i = 0; i < extents.size(); ++i) {
-    env_.bind(op().dimensions[i], extents[i]);
-    largest_ = std::max(largest_, extents[i]);
+    for (const auto& [name, extent] : dimensions_) work *= std::max<std::int64_t>(extent, 1);
+    if (work <= largest_work) return;
+    std::next(dimensions_.begin(), static_cast<std::ptrdiff_t>(from_.bits() % dimensions_.size()))->second =
+        static_cast<std::int64_t>(1 + from_.bits() % 8) * (from_.bits() % 4 == 0 ? 32 : 1);
   }
 }
 
-void random_problem::choose_attributes() {
-  for (const field_info& f : op().fields) {
-    if (f.kind != field_kind::attribute || from_.chance(40)) continue;  // the default
-    std::string value;
-    switch (f.type) {
-      case attribute_type::boolean: value = from_.chance(50) ? "true" : "false"; break;
-      case attribute_type::optional_integer:
-      case attribute_type::integer:
-        if (f.type == attribute_type::optional_integer && from_.chance(20))
-          value = "none";
-        else if (from_.chance(15) && !op().dimensions.empty())
-          value = std::to_string(*env_.find(op().dimensions[static_cast<std::size_t>(from_.below(static_cast<int>(op().dimensions.size())))]));
-        else if (from_.chance(5))
-          value = std::to_string(from_.pick<std::int64_t>({-1, 1000, 65536, 1LL << 31, 1LL << 62, std::numeric_limits<std::int64_t>::max(),
-                                                           std::numeric_limits<std::int64_t>::min()}));
-        else
-          value = std::to_string(from_.pick<std::int64_t>({0, 1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 96, 128}));
-        break;
-      case attribute_type::optional_real:
-      case attribute_type::real:
-        if (f.type == attribute_type::optional_real && from_.chance(20))
-          value = "none";
-        else
-          value = from_.pick({"0", "1", "-1", "0.5", "10", "1e-6", "1e-38", "1e38", "inf", "nan"});
-        break;
-      case attribute_type::text:
-        value = f.choices.empty() || from_.chance(5) ? from_.pick({"", "e4m3", "e2m1", "e5m6", "none", "sum"})
-                                                     : f.choices[static_cast<std::size_t>(from_.below(static_cast<int>(f.choices.size())))];
-        break;
+void random_problem::choose_attribute(const field_info& f, const std::vector<std::int64_t>& hints, std::string_view rule) {
+  const auto any_dimension = [&] {
+    return std::next(dimensions_.begin(), from_.below(static_cast<int>(std::min<std::size_t>(dimensions_.size(), 256))))->second;
+  };
+  std::string value;
+  switch (f.type) {
+    case attribute_type::boolean: value = from_.chance(50) ? "true" : "false"; break;
+    case attribute_type::optional_integer:
+    case attribute_type::integer:
+      if (f.type == attribute_type::optional_integer && from_.chance(20))
+        value = "none";
+      else if (!hints.empty() && from_.chance(60))
+        value = std::to_string(hints[static_cast<std::size_t>(from_.below(static_cast<int>(hints.size())))]);
+      else if (from_.chance(15) && !dimensions_.empty())
+        value = std::to_string(any_dimension());
+      else if (from_.chance(4))
+        value = std::to_string(from_.pick<std::int64_t>({-1, 1000, 65536, 1LL << 31, 1LL << 62, std::numeric_limits<std::int64_t>::max(),
+                                                         std::numeric_limits<std::int64_t>::min()}));
+      else
+        value = std::to_string(from_.pick<std::int64_t>({0, 1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 96, 128}));
+      break;
+    case attribute_type::optional_real:
+    case attribute_type::real:
+      if (f.type == attribute_type::optional_real && from_.chance(20))
+        value = "none";
+      else
+        value = from_.pick({"0", "1", "-1", "0.5", "10", "1e-6", "1e-38", "1e38", "inf", "nan"});
+      break;
+    case attribute_type::text: {
+      // A rule quotes the texts it takes.
+      std::vector<std::string> quoted = f.choices;
+      for (std::size_t at = rule.find('\''); at != std::string_view::npos; at = rule.find('\'', at + 1)) {
+        const std::size_t end = rule.find('\'', at + 1);
+        if (end == std::string_view::npos) break;
+        if (end - at - 1 <= word::capacity) quoted.emplace_back(rule.substr(at + 1, end - at - 1));
+        at = end;
+      }
+      value = quoted.empty() || from_.chance(5) ? from_.pick({"", "e4m3", "e2m1", "e5m6", "none", "sum"})
+                                                : quoted[static_cast<std::size_t>(from_.below(static_cast<int>(quoted.size())))];
+      break;
     }
-    f.set_attribute(problem.get(), value);
   }
+  f.set_attribute(problem.get(), value);
 }
 
-// With the declared shape; where that is not known, something.
-tensor random_problem::shaped(const field_info& f) {
-  const dtype type = *std::next(f.types.begin(), from_.below(f.types.size()));
+void random_problem::choose(const field_info& f) {
+  choice& c = choices_[f.name];
+  c.present = !f.is_optional || from_.chance(60);
+  c.inferred = from_.chance(85);
+  c.type = *std::next(f.types.begin(), from_.below(f.types.size()));
+  c.alternative = from_.below(static_cast<int>(std::max<std::size_t>(f.shape.alternatives.size(), 1)));
+  c.leading = from_.below(3);
+  c.strides = from_.chance(60) ? layout::contiguous : from_.pick({layout::padded, layout::padded, layout::padded, layout::column_major, layout::repeated});
+  c.padding = from_.below(18);
+  c.count = from_.below(4);
+}
+
+// With the declared shape; where that is not known, with some shape.
+tensor random_problem::shaped(const field_info& f, const choice& c, const environment& env) {
   std::string missing;
   std::vector<std::int64_t> extents;
-  // Of several shapes any one that is known: declared_extents knows only the longest.
-  field_info one = f;
+  field_info one = f;  // declared_extents would take the longest shape
   const auto& all = f.shape.alternatives;
-  if (all.size() > 1) one.shape.alternatives = {all[static_cast<std::size_t>(from_.below(static_cast<int>(all.size())))]};
-  if (auto known = declared_extents(one, type, env_, missing)) {
+  const bool open = !all.empty() && all[static_cast<std::size_t>(c.alternative)].open;
+  if (all.size() > 1) one.shape.alternatives = {all[static_cast<std::size_t>(c.alternative)]};
+  if (auto known = declared_extents(one, c.type, env, missing))
     extents = std::move(*known);
-    if (!one.shape.alternatives.empty() && one.shape.alternatives[0].open)
-      for (int n = from_.below(3); n > 0 && extents.size() < max_rank; --n) extents.insert(extents.begin(), 1 + from_.below(3));
-  } else {
-    const std::size_t rank = all.empty() ? 1 : all[0].extents.size();
-    for (std::size_t i = 0; i < rank; ++i) extents.push_back(from_.below(9));
-  }
+  else
+    extents.assign(all.empty() ? 1 : all[0].extents.size(), c.padding);
+  for (int n = open ? c.leading : 0; n > 0 && extents.size() < max_rank; --n) extents.insert(extents.begin(), 1 + n);
   if (extents.size() > max_rank) extents.resize(max_rank);
-  for (std::int64_t& e : extents)
-    if (e < 0) e = 0;
-  tensor t = make_tensor(nullptr, type, extents);
-  choose_strides(t, f.layout);
+  for (std::int64_t& e : extents) e = std::max<std::int64_t>(e, 0);
+  tensor t = make_tensor(nullptr, c.type, extents);
+  set_strides(t, f, c);
   return t;
 }
 
-void random_problem::choose_strides(tensor& t, layout_rule rule) {
-  if (rule == layout_rule::contiguous || t.rank == 0 || from_.chance(50)) return;
-  auto strides = t.strides;
-  const auto at = [&](int i) -> std::int64_t& { return strides[static_cast<std::size_t>(i)]; };
-  if (rule == layout_rule::any && from_.chance(40)) {  // column-major
-    std::int64_t step = 1;
-    for (int i = 0; i < t.rank; ++i) at(i) = step, step *= std::max<std::int64_t>(t.extent(i), 1) + (i == 0 ? from_.below(4) : 0);
+void random_problem::set_strides(tensor& t, const field_info& f, const choice& c) {
+  if (f.layout == layout_rule::contiguous || t.rank == 0 || c.strides == layout::contiguous) return;
+  const auto at = [&](int i) -> std::int64_t& { return t.strides[static_cast<std::size_t>(i)]; };
+  const auto step_over = [&](int i) { return std::clamp<std::int64_t>(t.extent(i), 1, 1 << 20); };
+  std::int64_t step = 1;
+  if (f.layout == layout_rule::any && c.strides == layout::column_major) {
+    for (int i = 0; i < t.rank; ++i) at(i) = step, step = std::min<std::int64_t>(step * (step_over(i) + (i == 0 ? c.padding % 4 : 0)), 1 << 30);
   } else if (t.rank > 1) {  // rows of a wider matrix
-    std::int64_t step = std::max<std::int64_t>(t.extent(t.rank - 1), 1) + from_.below(18);
-    for (int i = t.rank - 2; i >= 0; --i) at(i) = step, step *= std::max<std::int64_t>(t.extent(i), 1);
-    if (from_.chance(5)) at(0) = 0;  // repeated: fine for inputs, refused for outputs
-  } else if (rule == layout_rule::any) {
-    at(0) = from_.below(4);
+    step = step_over(t.rank - 1) + c.padding;
+    for (int i = t.rank - 2; i >= 0; --i) at(i) = step, step = std::min<std::int64_t>(step * step_over(i), 1 << 30);
+    if (c.strides == layout::repeated) at(0) = 0;  // fine for inputs, refused for outputs
+  } else if (f.layout == layout_rule::any) {
+    at(0) = c.padding % 4;
   }
-  t.strides = strides;
 }
 
-void random_problem::choose_outputs() {
-  std::vector<output_spec> inferred;
-  if (from_.chance(75)) {
-    try {
-      inferred = infer(op(), problem.get(), env_);
-    } catch (const error& e) {
-      if (e.code() != status_code::invalid_argument) throw;
-    }
-  }
+// The tensors of the problem from the choices, with a pointer that only check() can live with.
+void random_problem::build() {
+  void* const somewhere = reinterpret_cast<void*>(4096);
+  environment env(op(), problem.get());
+  for (const auto& [name, extent] : dimensions_) env.bind(name, extent);
   for (const field_info& f : op().fields) {
-    if (f.kind != field_kind::tensor || f.role != field_role::out || (f.is_optional && from_.chance(40))) continue;
-    tensor& t = f.tensor_in(problem.get());
-    const auto spec = std::find_if(inferred.begin(), inferred.end(), [&](const output_spec& s) { return s.field == f.name; });
-    if (spec == inferred.end()) {
-      t = shaped(f);
-      continue;
+    if (f.kind == field_kind::attribute) continue;
+    const choice& c = choices_[f.name];
+    if (f.kind == field_kind::tensor) {
+      tensor& t = f.tensor_in(problem.get());
+      t = c.present ? shaped(f, c, env) : tensor{};
+      t.data = c.present ? somewhere : nullptr;
+    } else {
+      std::vector<tensor>& list = lists_[f.name];
+      list.assign(static_cast<std::size_t>(c.count), shaped(f, c, env));
+      for (tensor& t : list) t.data = somewhere;
+      f.list_in(problem.get()) = {list.data(), static_cast<std::int64_t>(list.size())};
     }
-    t = make_tensor(nullptr, spec->dtype, spec->extents, spec->strides);
-    if (f.layout == layout_rule::unit_last) choose_strides(t, f.layout);
   }
+  try {
+    for (const output_spec& spec : infer(op(), problem.get(), env)) {
+      const field_info* f = op().find(spec.field);
+      if (!f || f->kind != field_kind::tensor || f->role != field_role::out) continue;
+      const choice& c = choices_[f->name];
+      if (!c.present || !c.inferred || spec.extents.size() > max_rank) continue;
+      tensor& t = f->tensor_in(problem.get());
+      t = make_tensor(somewhere, spec.dtype, spec.extents, spec.strides);
+      if (f->layout == layout_rule::unit_last) set_strides(t, *f, c);
+    }
+  } catch (const error& e) {
+    if (e.code() != status_code::invalid_argument) throw;
+  }
+}
+
+void random_problem::repair() {
+  for (int tries = 0; tries < 80; ++tries) {
+    build();
+    const status s = check(op(), problem.get());
+    if (s.ok()) return;
+    choose_again(s.text());
+  }
+}
+
+// The text reads "<op>: <argument> = <value>: <rule>": chooses the argument anew, with what the rule mentions in mind.
+void random_problem::choose_again(const std::string& refusal) {
+  const std::string_view rest = std::string_view(refusal).substr(std::min(refusal.size(), op().name.size() + 2));
+  const std::size_t equals = std::min(rest.find(" = "), rest.size());
+  const std::string_view argument = rest.substr(0, equals), rule = rest.substr(equals);
+  std::vector<std::int64_t> hints;
+  for (std::size_t i = 0; i < rule.size();) {
+    std::int64_t n = 0;
+    std::size_t digits = 0;
+    for (; i < rule.size() && rule[i] >= '0' && rule[i] <= '9'; ++i, ++digits) n = digits < 9 ? n * 10 + (rule[i] - '0') : n;
+    if (digits > 0)
+      hints.push_back(n);
+    else
+      ++i;
+  }
+  // Fields and dimensions that the argument or, one time in three, the rule mentions.
+  const std::string_view where = from_.chance(33) ? rest : argument;
+  std::vector<const field_info*> fields;
+  std::vector<std::string> names;
+  const auto mentioned = [&](std::string_view name) {
+    for (std::size_t at = where.find(name); at != std::string_view::npos; at = where.find(name, at + 1)) {
+      const auto part_of_a_word = [&](std::size_t i) { return i < where.size() && (std::isalnum(static_cast<unsigned char>(where[i])) || where[i] == '_'); };
+      if ((at == 0 || !part_of_a_word(at - 1)) && !part_of_a_word(at + name.size())) return true;
+    }
+    return false;
+  };
+  for (const field_info& f : op().fields)
+    if (mentioned(f.name)) fields.push_back(&f);
+  for (const std::string& name : op().dimensions)
+    if (mentioned(name)) names.push_back(name);
+
+  const int count = static_cast<int>(fields.size() + names.size());
+  const int which = count ? from_.below(std::min(count, 256)) : 0;
+  if (count == 0 || from_.chance(5)) {
+    if (!dimensions_.empty()) std::next(dimensions_.begin(), static_cast<std::ptrdiff_t>(from_.bits() % dimensions_.size()))->second = choose_extent(hints);
+  } else if (which >= static_cast<int>(fields.size())) {
+    dimensions_[names[static_cast<std::size_t>(which) - fields.size()]] = choose_extent(hints);
+  } else if (const field_info& f = *fields[static_cast<std::size_t>(which)]; f.kind == field_kind::attribute) {
+    choose_attribute(f, hints, rule);
+  } else {
+    choose(f);
+    choice& c = choices_[f.name];
+    // Types that the rule names are better than others.
+    if (from_.chance(70))
+      for (const dtype t : f.types)
+        if (rule.find(to_string(t)) != std::string_view::npos) c.type = t;
+    if (from_.chance(50)) c.strides = layout::contiguous;
+  }
+  bound_work();
 }
 
 // Breaks one tensor in one way: most of the rules of check() are met only here.
@@ -255,8 +344,8 @@ void random_problem::damage() {
     case 3: t->strides[dimension] = huge(); break;
     case 4: t->rank = from_.pick({-1, 0, 1, 2, 3, 4, 5, 6, 100}); break;
     case 5: t->dtype = static_cast<dtype>(from_.below(num_dtypes)); break;
-    case 6: t->data = reinterpret_cast<void*>(1); break;  // give_memory: an odd address
-    case 7: *t = t->defined() ? tensor{} : shaped(*field); break;
+    case 6: t->data = reinterpret_cast<void*>(4097); break;  // an odd address
+    case 7: *t = t->defined() ? tensor{} : shaped(*field, choices_[field->name], environment(op(), problem.get())); break;
     case 8: t->device = device(device_kind::cuda, 0); break;
   }
 }
@@ -264,7 +353,7 @@ void random_problem::damage() {
 void random_problem::give_memory() {
   for_each_tensor(op(), problem.get(), lists_, [&](const field_info& f, tensor& t) {
     if (!t.defined()) return;
-    const bool odd = t.data != nullptr;
+    const bool odd = t.data == reinterpret_cast<void*>(4097);
     const std::int64_t span = safe_span(t);
     if (span < 0 || span * size_of(t.dtype) > largest_tensor) {
       runnable = false;
@@ -315,6 +404,16 @@ void random_problem::fill(buffer& b) {
       default: std::memcpy(b.data() + i * element, &r, element); break;          // codes: every bit pattern is one
     }
   }
+}
+
+bool random_problem::on_host() const {
+  bool host = true;
+  for (const field_info& f : op().fields) {
+    if (f.kind == field_kind::tensor && f.tensor_in(problem.get()).defined()) host = host && f.tensor_in(problem.get()).device == device{};
+    if (f.kind == field_kind::tensor_list)
+      for (const tensor& t : lists_.find(f.name)->second) host = host && t.device == device{};
+  }
+  return host;
 }
 
 std::string random_problem::text() const {

@@ -40,30 +40,50 @@ class buffer {
   std::size_t first_ = 0, size_;
 };
 
+/// Starts from random choices. Where check() refuses them, the argument that its text names is chosen anew, so that most
+/// problems end up legal without anything here knowing an operation; a part of the problems is then damaged in one place.
 class random_problem {
  public:
   random_problem(const op_info& op, source& from);
 
   const op_info& op() const { return problem.op(); }
   std::string text() const;  ///< every field, one a line
+  bool on_host() const;
 
   any_problem problem;
   std::deque<buffer> buffers;
   bool runnable = true;  ///< false when a tensor is too large to have memory
 
  private:
-  void choose_attributes();
-  void choose_dimensions();
-  void choose_outputs();
-  void choose_strides(tensor& t, layout_rule rule);
+  enum class layout { contiguous, padded, column_major, repeated };
+  struct choice {  // of a tensor, or of all tensors of a list
+    bool present = true;
+    bool inferred = true;  // an output as infer gives it
+    portile::dtype type = portile::dtype::none;
+    int alternative = 0;  // of the declared shapes
+    int leading = 0;      // extra dimensions of a shape that begins with "..."
+    layout strides = layout::contiguous;
+    int padding = 0;
+    int count = 1;  // of a list
+  };
+
+  void choose(const field_info& f);
+  void choose_attribute(const field_info& f, const std::vector<std::int64_t>& hints, std::string_view rule);
+  std::int64_t choose_extent(const std::vector<std::int64_t>& hints);
+  void bound_work();
+  void build();
+  tensor shaped(const field_info& f, const choice& c, const environment& env);
+  void set_strides(tensor& t, const field_info& f, const choice& c);
+  void repair();
+  void choose_again(const std::string& refusal);
   void damage();
   void give_memory();
   void fill(buffer& b);
-  tensor shaped(const field_info& f);
 
   source& from_;
-  environment env_;
-  std::map<std::string, std::vector<tensor>> lists_;
+  std::map<std::string, std::int64_t, std::less<>> dimensions_;
+  std::map<std::string, choice, std::less<>> choices_;
+  std::map<std::string, std::vector<tensor>, std::less<>> lists_;
   std::int64_t largest_ = 1;  ///< dimension: bounds the ids that tensors are filled with
 };
 
