@@ -21,8 +21,10 @@ void expect_memory_untouched(random_problem& r, bool outputs_too) {
 
 // check() said no: run says the same, and nothing is written.
 void expect_refusal(random_problem& r, const status& s) {
-  must(s.code() == status_code::invalid_argument, std::string("check() gave ") + to_string(s.code()) + ": " + s.text());
-  must(s.text().starts_with(r.op().name + ": "), "the text of check() does not begin with the operation: " + s.text());
+  must(s.code() == status_code::invalid_argument,
+       std::string("check() gave ") + to_string(s.code()) + ": " + s.text());
+  must(s.text().starts_with(r.op().name + ": "),
+       "the text of check() does not begin with the operation: " + s.text());
   queue q{cpu_selector};
   std::string text = "nothing";
   try {
@@ -42,7 +44,8 @@ void expect_inferred(const random_problem& r) {
     if (f->kind == field_kind::tensor_list) continue;
     const tensor& t = f->tensor_in(r.problem.get());
     if (!t.defined() || spec.worst_case) continue;
-    must(t.rank == static_cast<int>(spec.extents.size()) && std::equal(spec.extents.begin(), spec.extents.end(), t.extents.begin()),
+    must(t.rank == static_cast<int>(spec.extents.size()) &&
+             std::equal(spec.extents.begin(), spec.extents.end(), t.extents.begin()),
          "check() accepts " + spec.field + " = " + t.text() + ", which infer gives other extents");
   }
 }
@@ -73,7 +76,8 @@ outcome check_one(random_problem& r) {
     try {
       q.wait();
     } catch (const data_error& e) {
-      must(std::find(r.op().traps.begin(), r.op().traps.end(), e.rule()) != r.op().traps.end(), "undeclared trap: " + e.rule());
+      must(std::find(r.op().traps.begin(), r.op().traps.end(), e.rule()) != r.op().traps.end(),
+           "undeclared trap: " + e.rule());
       result = outcome::trapped;
     }
     expect_memory_untouched(r, false);
@@ -81,7 +85,8 @@ outcome check_one(random_problem& r) {
       if (repeat == 0)
         first.push_back(r.buffers[i].contents());
       else
-        must(first[i] == r.buffers[i].contents(), "the second run gave other bits in " + r.buffers[i].view.text());
+        must(first[i] == r.buffers[i].contents(),
+             "the second run gave other bits in " + r.buffers[i].view.text());
     }
   }
   return result;

@@ -15,7 +15,8 @@ char repeat_text[256];  // what a signal handler can still print
 
 void on_signal(int number) {
   const char text[] = "\nportile_fuzz_driver: crashed; repeat with: ";
-  if (write(2, text, sizeof text - 1) < 0 || write(2, repeat_text, std::strlen(repeat_text)) < 0) std::_Exit(1);
+  if (write(2, text, sizeof text - 1) < 0 || write(2, repeat_text, std::strlen(repeat_text)) < 0)
+    std::_Exit(1);
   std::signal(number, SIG_DFL);
   std::raise(number);
 }
@@ -30,11 +31,16 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : "";
-    if (arg == "--op") glob = value, ++i;
-    else if (arg == "--runs") runs = std::strtoull(value, nullptr, 10), ++i;
-    else if (arg == "--first") first = std::strtoull(value, nullptr, 10), ++i;
-    else if (arg == "--show") show = true;
-    else return std::fprintf(stderr, "usage: %s [--op GLOB] [--runs N] [--first K] [--show]\n", argv[0]), 2;
+    if (arg == "--op")
+      glob = value, ++i;
+    else if (arg == "--runs")
+      runs = std::strtoull(value, nullptr, 10), ++i;
+    else if (arg == "--first")
+      first = std::strtoull(value, nullptr, 10), ++i;
+    else if (arg == "--show")
+      show = true;
+    else
+      return std::fprintf(stderr, "usage: %s [--op GLOB] [--runs N] [--first K] [--show]\n", argv[0]), 2;
   }
   for (const int number : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) std::signal(number, on_signal);
 
@@ -44,8 +50,8 @@ int main(int argc, char** argv) {
     ++tried;
     int counts[4] = {};
     for (std::uint64_t k = first; k < first + runs; ++k) {
-      std::snprintf(repeat_text, sizeof repeat_text, "%s --op '%s' --first %llu --runs 1 --show\n", argv[0], op.name.c_str(),
-                    static_cast<unsigned long long>(k));
+      std::snprintf(repeat_text, sizeof repeat_text, "%s --op '%s' --first %llu --runs 1 --show\n", argv[0],
+                    op.name.c_str(), static_cast<unsigned long long>(k));
       fuzz::source from(k);
       try {
         fuzz::random_problem r(op, from);
@@ -61,10 +67,12 @@ int main(int argc, char** argv) {
         std::printf("FAILED: %s: %s\nrepeat with: %s", op.name.c_str(), e.what(), repeat_text);
       }
     }
-    std::printf("%-45s ran %4d, trapped %4d, refused %4d, too large %3d\n", op.name.c_str(), counts[1], counts[2], counts[0], counts[3]);
+    std::printf("%-45s ran %4d, trapped %4d, refused %4d, too large %3d\n", op.name.c_str(), counts[1],
+                counts[2], counts[0], counts[3]);
     std::fflush(stdout);
     // An operation whose random problems are all refused is not tested.
-    if (runs >= 100 && counts[1] + counts[2] == 0) ++failed, std::printf("FAILED: %s: no problem ran\n", op.name.c_str());
+    if (runs >= 100 && counts[1] + counts[2] == 0)
+      ++failed, std::printf("FAILED: %s: no problem ran\n", op.name.c_str());
   }
   if (tried == 0) ++failed, std::printf("FAILED: no operation matches %s\n", glob.c_str());
   std::printf("%d operations, %d failures\n", tried, failed);

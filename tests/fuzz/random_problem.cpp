@@ -25,7 +25,8 @@ constexpr std::uint8_t guard_byte = 0x5A, poison_byte = 0xA5;
 constexpr std::int64_t largest_tensor = 1 << 20;  // bytes
 constexpr std::int64_t largest_work = 1 << 18;    // product of all dimensions
 
-// Elements from the first to the last addressed one; -1 when too many, or when a stride or extent is no honest one.
+// Elements from the first to the last addressed one; -1 when too many, or when a stride or extent is no
+// honest one.
 std::int64_t safe_span(const tensor& t) {
   if (t.rank < 0 || t.rank > max_rank) return -1;
   __int128 last = 0;
@@ -39,9 +40,9 @@ std::int64_t safe_span(const tensor& t) {
   return empty ? 0 : static_cast<std::int64_t>(last) + 1;
 }
 
-
 template <class F>
-void for_each_tensor(const op_info& op, void* problem, std::map<std::string, std::vector<tensor>, std::less<>>& lists, F f) {
+void for_each_tensor(const op_info& op, void* problem,
+                     std::map<std::string, std::vector<tensor>, std::less<>>& lists, F f) {
   for (const field_info& field : op.fields) {
     if (field.kind == field_kind::tensor) f(field, field.tensor_in(problem));
     if (field.kind == field_kind::tensor_list)
@@ -98,7 +99,8 @@ bool buffer::gaps_unchanged() {
     covered[static_cast<std::size_t>(at)] = true;
   }
   for (std::size_t i = 0; i < covered.size(); ++i)
-    if (!covered[i] && std::memcmp(data() + i * element, before_.data() + i * element, element) != 0) return false;
+    if (!covered[i] && std::memcmp(data() + i * element, before_.data() + i * element, element) != 0)
+      return false;
   return true;
 }
 
@@ -123,7 +125,8 @@ random_problem::random_problem(const op_info& op, source& from) : problem(op), f
 // `hints`: numbers of the rule that refused the last choice.
 std::int64_t random_problem::choose_extent(const std::vector<std::int64_t>& hints) {
   if (!hints.empty() && from_.chance(60))
-    return std::clamp<std::int64_t>(hints[static_cast<std::size_t>(from_.below(static_cast<int>(hints.size())))], 0, 4096) *
+    return std::clamp<std::int64_t>(
+               hints[static_cast<std::size_t>(from_.below(static_cast<int>(hints.size())))], 0, 4096) *
            from_.pick({1, 1, 1, 2, 3, 4});
   if (from_.chance(40)) return from_.pick<std::int64_t>({64, 128, 192, 256, 384, 512});
   if (from_.chance(5)) return 0;
@@ -142,13 +145,18 @@ void random_problem::bound_work() {
   }
 }
 
-void random_problem::choose_attribute(const field_info& f, const std::vector<std::int64_t>& hints, std::string_view rule) {
+void random_problem::choose_attribute(const field_info& f, const std::vector<std::int64_t>& hints,
+                                      std::string_view rule) {
   const auto any_dimension = [&] {
-    return std::next(dimensions_.begin(), from_.below(static_cast<int>(std::min<std::size_t>(dimensions_.size(), 256))))->second;
+    return std::next(dimensions_.begin(),
+                     from_.below(static_cast<int>(std::min<std::size_t>(dimensions_.size(), 256))))
+        ->second;
   };
   std::string value;
   switch (f.type) {
-    case attribute_type::boolean: value = from_.chance(50) ? "true" : "false"; break;
+    case attribute_type::boolean:
+      value = from_.chance(50) ? "true" : "false";
+      break;
     case attribute_type::optional_integer:
     case attribute_type::integer:
       if (f.type == attribute_type::optional_integer && from_.chance(20))
@@ -158,7 +166,8 @@ void random_problem::choose_attribute(const field_info& f, const std::vector<std
       else if (from_.chance(15) && !dimensions_.empty())
         value = std::to_string(any_dimension());
       else if (from_.chance(4))
-        value = std::to_string(from_.pick<std::int64_t>({-1, 1000, 65536, 1LL << 31, 1LL << 62, std::numeric_limits<std::int64_t>::max(),
+        value = std::to_string(from_.pick<std::int64_t>({-1, 1000, 65536, 1LL << 31, 1LL << 62,
+                                                         std::numeric_limits<std::int64_t>::max(),
                                                          std::numeric_limits<std::int64_t>::min()}));
       else
         value = std::to_string(from_.pick<std::int64_t>({0, 1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 96, 128}));
@@ -179,8 +188,9 @@ void random_problem::choose_attribute(const field_info& f, const std::vector<std
         if (end - at - 1 <= word::capacity) quoted.emplace_back(rule.substr(at + 1, end - at - 1));
         at = end;
       }
-      value = quoted.empty() || from_.chance(5) ? from_.pick({"", "e4m3", "e2m1", "e5m6", "none", "sum"})
-                                                : quoted[static_cast<std::size_t>(from_.below(static_cast<int>(quoted.size())))];
+      value = quoted.empty() || from_.chance(5)
+                  ? from_.pick({"", "e4m3", "e2m1", "e5m6", "none", "sum"})
+                  : quoted[static_cast<std::size_t>(from_.below(static_cast<int>(quoted.size())))];
       break;
     }
   }
@@ -194,7 +204,9 @@ void random_problem::choose(const field_info& f) {
   c.type = *std::next(f.types.begin(), from_.below(f.types.size()));
   c.alternative = from_.below(static_cast<int>(std::max<std::size_t>(f.shape.alternatives.size(), 1)));
   c.leading = from_.below(3);
-  c.strides = from_.chance(60) ? layout::contiguous : from_.pick({layout::padded, layout::padded, layout::padded, layout::column_major, layout::repeated});
+  c.strides = from_.chance(60) ? layout::contiguous
+                               : from_.pick({layout::padded, layout::padded, layout::padded,
+                                             layout::column_major, layout::repeated});
   c.padding = from_.below(18);
   c.count = from_.below(4);
 }
@@ -211,7 +223,8 @@ tensor random_problem::shaped(const field_info& f, const choice& c, const enviro
     extents = std::move(*known);
   else
     extents.assign(all.empty() ? 1 : all[0].extents.size(), c.padding);
-  for (int n = open ? c.leading : 0; n > 0 && extents.size() < max_rank; --n) extents.insert(extents.begin(), 1 + n);
+  for (int n = open ? c.leading : 0; n > 0 && extents.size() < max_rank; --n)
+    extents.insert(extents.begin(), 1 + n);
   if (extents.size() > max_rank) extents.resize(max_rank);
   for (std::int64_t& e : extents) e = std::max<std::int64_t>(e, 0);
   tensor t = make_tensor(nullptr, c.type, extents);
@@ -225,10 +238,13 @@ void random_problem::set_strides(tensor& t, const field_info& f, const choice& c
   const auto step_over = [&](int i) { return std::clamp<std::int64_t>(t.extent(i), 1, 1 << 20); };
   std::int64_t step = 1;
   if (f.layout == layout_rule::any && c.strides == layout::column_major) {
-    for (int i = 0; i < t.rank; ++i) at(i) = step, step = std::min<std::int64_t>(step * (step_over(i) + (i == 0 ? c.padding % 4 : 0)), 1 << 30);
+    for (int i = 0; i < t.rank; ++i)
+      at(i) = step,
+      step = std::min<std::int64_t>(step * (step_over(i) + (i == 0 ? c.padding % 4 : 0)), 1 << 30);
   } else if (t.rank > 1) {  // rows of a wider matrix
     step = step_over(t.rank - 1) + c.padding;
-    for (int i = t.rank - 2; i >= 0; --i) at(i) = step, step = std::min<std::int64_t>(step * step_over(i), 1 << 30);
+    for (int i = t.rank - 2; i >= 0; --i)
+      at(i) = step, step = std::min<std::int64_t>(step * step_over(i), 1 << 30);
     if (c.strides == layout::repeated) at(0) = 0;  // fine for inputs, refused for outputs
   } else if (f.layout == layout_rule::any) {
     at(0) = c.padding % 4;
@@ -278,16 +294,19 @@ void random_problem::repair() {
   }
 }
 
-// The text reads "<op>: <argument> = <value>: <rule>": chooses the argument anew, with what the rule mentions in mind.
+// The text reads "<op>: <argument> = <value>: <rule>": chooses the argument anew, with what the rule mentions
+// in mind.
 void random_problem::choose_again(const std::string& refusal) {
-  const std::string_view rest = std::string_view(refusal).substr(std::min(refusal.size(), op().name.size() + 2));
+  const std::string_view rest =
+      std::string_view(refusal).substr(std::min(refusal.size(), op().name.size() + 2));
   const std::size_t equals = std::min(rest.find(" = "), rest.size());
   const std::string_view argument = rest.substr(0, equals), rule = rest.substr(equals);
   std::vector<std::int64_t> hints;
   for (std::size_t i = 0; i < rule.size();) {
     std::int64_t n = 0;
     std::size_t digits = 0;
-    for (; i < rule.size() && rule[i] >= '0' && rule[i] <= '9'; ++i, ++digits) n = digits < 9 ? n * 10 + (rule[i] - '0') : n;
+    for (; i < rule.size() && rule[i] >= '0' && rule[i] <= '9'; ++i, ++digits)
+      n = digits < 9 ? n * 10 + (rule[i] - '0') : n;
     if (digits > 0)
       hints.push_back(n);
     else
@@ -299,7 +318,9 @@ void random_problem::choose_again(const std::string& refusal) {
   std::vector<std::string> names;
   const auto mentioned = [&](std::string_view name) {
     for (std::size_t at = where.find(name); at != std::string_view::npos; at = where.find(name, at + 1)) {
-      const auto part_of_a_word = [&](std::size_t i) { return i < where.size() && (std::isalnum(static_cast<unsigned char>(where[i])) || where[i] == '_'); };
+      const auto part_of_a_word = [&](std::size_t i) {
+        return i < where.size() && (std::isalnum(static_cast<unsigned char>(where[i])) || where[i] == '_');
+      };
       if ((at == 0 || !part_of_a_word(at - 1)) && !part_of_a_word(at + name.size())) return true;
     }
     return false;
@@ -312,10 +333,13 @@ void random_problem::choose_again(const std::string& refusal) {
   const int count = static_cast<int>(fields.size() + names.size());
   const int which = count ? from_.below(std::min(count, 256)) : 0;
   if (count == 0 || from_.chance(5)) {
-    if (!dimensions_.empty()) std::next(dimensions_.begin(), static_cast<std::ptrdiff_t>(from_.bits() % dimensions_.size()))->second = choose_extent(hints);
+    if (!dimensions_.empty())
+      std::next(dimensions_.begin(), static_cast<std::ptrdiff_t>(from_.bits() % dimensions_.size()))->second =
+          choose_extent(hints);
   } else if (which >= static_cast<int>(fields.size())) {
     dimensions_[names[static_cast<std::size_t>(which) - fields.size()]] = choose_extent(hints);
-  } else if (const field_info& f = *fields[static_cast<std::size_t>(which)]; f.kind == field_kind::attribute) {
+  } else if (const field_info& f = *fields[static_cast<std::size_t>(which)];
+             f.kind == field_kind::attribute) {
     choose_attribute(f, hints, rule);
   } else {
     choose(f);
@@ -332,21 +356,43 @@ void random_problem::choose_again(const std::string& refusal) {
 // Breaks one tensor in one way: most of the rules of check() are met only here.
 void random_problem::damage() {
   std::vector<std::pair<const field_info*, tensor*>> all;
-  for_each_tensor(op(), problem.get(), lists_, [&](const field_info& f, tensor& t) { all.emplace_back(&f, &t); });
+  for_each_tensor(op(), problem.get(), lists_,
+                  [&](const field_info& f, tensor& t) { all.emplace_back(&f, &t); });
   if (all.empty()) return;
   const auto [field, t] = all[static_cast<std::size_t>(from_.below(static_cast<int>(all.size())))];
   const auto dimension = static_cast<std::size_t>(from_.below(std::clamp(t->rank, 1, max_rank)));
-  const auto huge = [&] { return from_.pick<std::int64_t>({-1, 1LL << 31, 1LL << 40, 1LL << 62, std::numeric_limits<std::int64_t>::max()}); };
+  const auto huge = [&] {
+    return from_.pick<std::int64_t>(
+        {-1, 1LL << 31, 1LL << 40, 1LL << 62, std::numeric_limits<std::int64_t>::max()});
+  };
   switch (from_.below(9)) {
-    case 0: t->extents[dimension] += from_.pick({-1, 1, 2, 64}); break;
-    case 1: t->extents[dimension] = huge(); break;
-    case 2: t->strides[dimension] += from_.pick({-1, 1, 2, -1000}); break;
-    case 3: t->strides[dimension] = huge(); break;
-    case 4: t->rank = from_.pick({-1, 0, 1, 2, 3, 4, 5, 6, 100}); break;
-    case 5: t->dtype = static_cast<dtype>(from_.below(num_dtypes)); break;
-    case 6: t->data = reinterpret_cast<void*>(4097); break;  // an odd address
-    case 7: *t = t->defined() ? tensor{} : shaped(*field, choices_[field->name], environment(op(), problem.get())); break;
-    case 8: t->device = device(device_kind::cuda, 0); break;
+    case 0:
+      t->extents[dimension] += from_.pick({-1, 1, 2, 64});
+      break;
+    case 1:
+      t->extents[dimension] = huge();
+      break;
+    case 2:
+      t->strides[dimension] += from_.pick({-1, 1, 2, -1000});
+      break;
+    case 3:
+      t->strides[dimension] = huge();
+      break;
+    case 4:
+      t->rank = from_.pick({-1, 0, 1, 2, 3, 4, 5, 6, 100});
+      break;
+    case 5:
+      t->dtype = static_cast<dtype>(from_.below(num_dtypes));
+      break;
+    case 6:
+      t->data = reinterpret_cast<void*>(4097);
+      break;  // an odd address
+    case 7:
+      *t = t->defined() ? tensor{} : shaped(*field, choices_[field->name], environment(op(), problem.get()));
+      break;
+    case 8:
+      t->device = device(device_kind::cuda, 0);
+      break;
   }
 }
 
@@ -376,32 +422,56 @@ void random_problem::fill(buffer& b) {
   const int mode = from_.below(4);
   const auto element = static_cast<std::size_t>(size_of(b.view.dtype));
   const std::size_t n = element == 0 ? 0 : b.size() / element;
-  const auto put = [&](std::size_t i, auto value) { std::memcpy(b.data() + i * element, &value, sizeof value); };
+  const auto put = [&](std::size_t i, auto value) {
+    std::memcpy(b.data() + i * element, &value, sizeof value);
+  };
   std::int64_t rising = 0;
   for (std::size_t i = 0; i < n; ++i) {
     const std::uint64_t r = from_.bits();
-    const float small = static_cast<float>(static_cast<std::int64_t>(r >> 40) - (1 << 23)) * 0x1p-22f;  // [-2, 2)
-    const float special = std::bit_cast<float>(static_cast<std::uint32_t>(r % 3 == 0 ? 0x7f800000u | (r >> 32 & 0x80400000u)  // Inf or NaN
-                                                                         : r % 3 == 1 ? r >> 32 & 0x80000001u          // 0 or the smallest
-                                                                                      : 0x7f7fffffu));
-    const float real = mode == 1 ? std::bit_cast<float>(static_cast<std::uint32_t>(r >> 32)) : mode == 2 ? special : small;
+    const float small =
+        static_cast<float>(static_cast<std::int64_t>(r >> 40) - (1 << 23)) * 0x1p-22f;  // [-2, 2)
+    const float special = std::bit_cast<float>(
+        static_cast<std::uint32_t>(r % 3 == 0   ? 0x7f800000u | (r >> 32 & 0x80400000u)  // Inf or NaN
+                                   : r % 3 == 1 ? r >> 32 & 0x80000001u                  // 0 or the smallest
+                                                : 0x7f7fffffu));
+    const float real = mode == 1   ? std::bit_cast<float>(static_cast<std::uint32_t>(r >> 32))
+                       : mode == 2 ? special
+                                   : small;
     // Ids: mostly in range, one below and one above it too; or rising, as positions and ends of segments are.
     rising = std::min(rising + static_cast<std::int64_t>(r >> 32) % 4, largest_);
-    const std::int64_t id = mode == 0 ? static_cast<std::int64_t>(r >> 1) % (largest_ + 2) - 1
-                          : mode == 1 ? static_cast<std::int64_t>(r)
-                          : mode == 2 ? static_cast<std::int64_t>(r >> 63)
-                                      : rising;
+    const std::int64_t id = mode == 0   ? static_cast<std::int64_t>(r >> 1) % (largest_ + 2) - 1
+                            : mode == 1 ? static_cast<std::int64_t>(r)
+                            : mode == 2 ? static_cast<std::int64_t>(r >> 63)
+                                        : rising;
     switch (b.view.dtype) {
-      case dtype::f32: put(i, real); break;
-      case dtype::f64: put(i, static_cast<double>(real)); break;
-      case dtype::bf16: put(i, static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(real) >> 16)); break;
-      case dtype::i8: put(i, static_cast<std::int8_t>(id)); break;
-      case dtype::i16: put(i, static_cast<std::int16_t>(id)); break;
+      case dtype::f32:
+        put(i, real);
+        break;
+      case dtype::f64:
+        put(i, static_cast<double>(real));
+        break;
+      case dtype::bf16:
+        put(i, static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(real) >> 16));
+        break;
+      case dtype::i8:
+        put(i, static_cast<std::int8_t>(id));
+        break;
+      case dtype::i16:
+        put(i, static_cast<std::int16_t>(id));
+        break;
       case dtype::i32:
-      case dtype::u32: put(i, static_cast<std::int32_t>(id)); break;
-      case dtype::i64: put(i, id); break;
-      case dtype::boolean: put(i, static_cast<std::uint8_t>(r >> 63)); break;  // other bytes are no bool
-      default: std::memcpy(b.data() + i * element, &r, element); break;          // codes: every bit pattern is one
+      case dtype::u32:
+        put(i, static_cast<std::int32_t>(id));
+        break;
+      case dtype::i64:
+        put(i, id);
+        break;
+      case dtype::boolean:
+        put(i, static_cast<std::uint8_t>(r >> 63));
+        break;  // other bytes are no bool
+      default:
+        std::memcpy(b.data() + i * element, &r, element);
+        break;  // codes: every bit pattern is one
     }
   }
 }
@@ -409,7 +479,8 @@ void random_problem::fill(buffer& b) {
 bool random_problem::on_host() const {
   bool host = true;
   for (const field_info& f : op().fields) {
-    if (f.kind == field_kind::tensor && f.tensor_in(problem.get()).defined()) host = host && f.tensor_in(problem.get()).device == device{};
+    if (f.kind == field_kind::tensor && f.tensor_in(problem.get()).defined())
+      host = host && f.tensor_in(problem.get()).device == device{};
     if (f.kind == field_kind::tensor_list)
       for (const tensor& t : lists_.find(f.name)->second) host = host && t.device == device{};
   }

@@ -1,5 +1,6 @@
 #pragma once
-// A random problem of any operation, made from the declaration of its fields alone, with the memory of its tensors.
+// A random problem of any operation, made from the declaration of its fields alone, with the memory of its
+// tensors.
 #include <deque>
 #include <map>
 #include <string>
@@ -40,8 +41,9 @@ class buffer {
   std::size_t first_ = 0, size_;
 };
 
-/// Starts from random choices. Where check() refuses them, the argument that its text names is chosen anew, so that most
-/// problems end up legal without anything here knowing an operation; a part of the problems is then damaged in one place.
+/// Starts from random choices. Where check() refuses them, the argument that its text names is chosen anew,
+/// so that most problems end up legal without anything here knowing an operation; a part of the problems is
+/// then damaged in one place.
 class random_problem {
  public:
   random_problem(const op_info& op, source& from);

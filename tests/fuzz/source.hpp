@@ -1,6 +1,6 @@
 #pragma once
-// Decisions drawn from a fuzzer's bytes and, once they run out, from a generator that they seed: every input, even an
-// empty one, is a whole problem, and the same input is always the same problem.
+// Decisions drawn from a fuzzer's bytes and, once they run out, from a generator that they seed: every input,
+// even an empty one, is a whole problem, and the same input is always the same problem.
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
