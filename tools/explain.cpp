@@ -36,7 +36,7 @@ void print_text(const explanation& e, const std::string& note) {
   if (!note.empty()) fmt::print("note: {}\n", note);
   std::vector<std::vector<std::string>> rows;
   for (const candidate& c : e.candidates)
-    rows.push_back({c.implementation, c.accepted ? "yes" : "no: " + c.reason});
+    rows.push_back({c.implementation, c.accepted ? c.reason : "no: " + c.reason});
   print_table(rows, "  ");
   fmt::print("chosen: {}\n", e.chosen.empty() ? "none" : e.chosen);
 }
