@@ -47,9 +47,7 @@ struct engram_gate_fn {
     d.in("v", &p::v, "..., hidden_size", {bf16}, "values").optional();
     d.in("weight_hidden", &p::weight_hidden, "mhc_mult, hidden_size", {bf16}, "weight of the hidden states");
     d.in("weight_embed", &p::weight_embed, "mhc_mult, hidden_size", {bf16}, "weight of the keys");
-    d.in("image_token_mask", &p::image_token_mask, "...", {boolean}, "tokens that pass unchanged")
-        .optional()
-        .any_strides();
+    d.in("image_token_mask", &p::image_token_mask, "...", {boolean}, "tokens that pass unchanged").optional();
     d.in("out_grad", &p::out_grad, "..., mhc_mult, hidden_size", {bf16}, "gradient of out").optional();
     d.out("out", &p::out, "..., mhc_mult, hidden_size", {bf16}, "gated streams");
     d.out("hidden_states_grad", &p::hidden_states_grad, "..., mhc_mult, hidden_size", {bf16},
