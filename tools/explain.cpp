@@ -1,6 +1,7 @@
 // portile explain: every candidate and the reason it was refused, and the one chosen; also for a device that
 // is not there.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <portile/core/dispatch.hpp>
 #include <portile/core/registry.hpp>

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <portile/core/registry.hpp>
 #include <portile/core/version.hpp>

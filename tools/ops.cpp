@@ -1,5 +1,6 @@
 // portile ops: every operation with the implementations of every backend; the tables of the documentation.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <portile/core/registry.hpp>
 

@@ -1,5 +1,6 @@
 // portile verify: golden cases on every implementation present.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <portile/core/device.hpp>
 
