@@ -99,7 +99,7 @@ configure_file(${PROJECT_SOURCE_DIR}/cmake/templates/ops.hpp.in ${PROJECT_BINARY
 configure_file(${PROJECT_SOURCE_DIR}/cmake/templates/op_list.cpp.in ${PROJECT_BINARY_DIR}/generated/op_list.cpp @ONLY)
 
 # Writes the list that names implementation objects, so that a forgotten one is a link error.
-#   portile_implementation_list(OUT FILE.cpp NAMESPACE portile::reference SUFFIX _reference OPS a.b c.d)
+#   portile_implementation_list(OUT FILE.cpp NAMESPACE portile::reference OBJECTS quant_cast moe_topk_gate)
 function(portile_implementation_list)
   cmake_parse_arguments(A "" "OUT;NAMESPACE" "OBJECTS" ${ARGN})
   set(declarations "")

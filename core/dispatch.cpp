@@ -116,20 +116,32 @@ bool fits_kind(const portile_device_info& device, const implementation_ref& i, s
 }
 
 // A composite needs to know whether its steps may fall back to the host; other implementations run where they
-// say.
+// say. What its walk found is kept in `outline`, where given.
 bool accepts(const portile_device_info& device, const implementation_ref& i, const void* problem,
-             std::string& reason, bool host_fallback = false) {
+             std::string& reason, bool host_fallback = false, composition::outline* outline = nullptr) {
   if (!fits_kind(device, i, reason)) return false;
   if (const composition* c = detail::composition_of(i.entry)) {
-    const composition::outline o = c->outline_on(device, problem, host_fallback);
-    reason = o.refusal.empty() ? "yes: runs " + o.steps : o.refusal;
-    return o.refusal.empty();
+    composition::outline o = c->outline_on(device, problem, host_fallback);
+    const bool yes = o.refusal.empty();
+    reason = yes ? "yes: runs " + o.steps : o.refusal;
+    if (outline) *outline = std::move(o);
+    return yes;
   }
   char text[512] = "";
   const bool yes = i.entry->supports(&device, problem, text, sizeof text) != 0;
   text[sizeof text - 1] = 0;
   reason = yes ? "yes" : *text ? text : "refused without a reason";
   return yes;
+}
+
+// The host implementation that runs on copies when the device has none; entry null: there is none either.
+implementation_ref fallback_for(const op_info& op, const void* problem, std::string_view force) {
+  for (const implementation_ref& i : implementations(op.name))
+    if (std::string reason; i.entry->device_kind != any_device_kind &&
+                            (force.empty() || force == i.entry->name) &&
+                            accepts(detail::cpu_info(), i, problem, reason))
+      return i;
+  return {};
 }
 
 // Every tensor must lie on the queue's device, or in host memory where the field says so.
@@ -250,15 +262,11 @@ explanation explain(const portile_device_info& device, std::string_view device_t
     e.candidates.push_back(std::move(c));
   }
   if (host_fallback && e.chosen.empty() && e.error.empty())
-    for (const implementation_ref& i : implementations(op.name))
-      if (std::string reason; i.entry->device_kind != any_device_kind &&
-                              (force.empty() || force == i.entry->name) &&
-                              accepts(cpu_info(), i, problem, reason)) {
-        e.chosen = i.entry->name;
-        for (candidate& c : e.candidates)
-          if (c.implementation == e.chosen) c.reason += "; taken on copies (host_fallback)";
-        break;
-      }
+    if (const implementation_ref i = fallback_for(op, problem, force); i.entry) {
+      e.chosen = i.entry->name;
+      for (candidate& c : e.candidates)
+        if (c.implementation == e.chosen) c.reason += "; taken on copies (host_fallback)";
+    }
   return e;
 }
 
@@ -292,7 +300,7 @@ resolution resolve(const portile_device_info& device, std::string_view device_te
   for (const implementation_ref& i : implementations(op.name)) {
     std::string reason;
     const bool wanted = force.empty() || force == i.entry->name;
-    const bool yes = accepts(device, i, problem, reason, host_fallback);
+    const bool yes = accepts(device, i, problem, reason, host_fallback, &r.outline);
     if (log_enabled("dispatch"))
       log("dispatch",
           op.name + ": " + i.entry->name + ": " + (yes && !wanted ? "not the forced one" : reason));
@@ -301,21 +309,16 @@ resolution resolve(const portile_device_info& device, std::string_view device_te
       break;
     }
   }
-  if (!r.choice.entry && host_fallback && device.kind != PORTILE_DEVICE_CPU)
-    for (const implementation_ref& i : implementations(op.name))
-      if (std::string reason; i.entry->device_kind != any_device_kind &&
-                              (force.empty() || force == i.entry->name) &&
-                              accepts(cpu_info(), i, problem, reason)) {
-        r.choice = i;
-        r.fallback = true;
-        break;
-      }
+  if (!r.choice.entry && host_fallback && device.kind != PORTILE_DEVICE_CPU) {
+    r.choice = fallback_for(op, problem, force);
+    r.fallback = r.choice.entry != nullptr;
+  }
   if (!r.choice.entry) {
     r.refusal = refusal_text(device, device_text, op, problem, force);
     return r;
   }
-  if (const composition* c = composition_of(r.choice.entry)) {
-    r.workspace_bytes = c->outline_on(device, problem, host_fallback).workspace_bytes();
+  if (composition_of(r.choice.entry)) {
+    r.workspace_bytes = r.outline.workspace_bytes();
   } else if (r.choice.entry->workspace) {
     if (r.choice.entry->workspace(r.fallback ? &cpu_info() : &device, problem, &r.workspace_bytes) != 0)
       throw error(status_code::internal,
@@ -334,13 +337,13 @@ std::shared_ptr<plan_state> choose(queue_state& q, const op_info& op, const void
   check_devices(op, problem, q.where);
   auto s = std::make_shared<plan_state>(op, problem);
   s->forced = force;
-  const resolution r = resolve(*q.info, q.where.text(), op, problem, force, q.properties.host_fallback);
+  resolution r = resolve(*q.info, q.where.text(), op, problem, force, q.properties.host_fallback);
   if (!r.choice.entry) throw error(status_code::unsupported, r.refusal);
   s->choice = r.choice;
   s->fallback = r.fallback;
   s->workspace_bytes = r.workspace_bytes;
   s->composite = composition_of(r.choice.entry);
-  if (s->composite) s->outline = s->composite->outline_on(*q.info, problem, q.properties.host_fallback);
+  s->outline = std::move(r.outline);
   s->registry_version = version;
   return s;
 }

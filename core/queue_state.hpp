@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <portile/core/composite.hpp>
 #include <portile/core/dispatch.hpp>
 #include <portile/core/queue.hpp>
 #include <portile/core/registry.hpp>
@@ -72,7 +73,8 @@ struct resolution {
   implementation_ref choice;  ///< entry null: nothing takes it
   bool fallback = false;      ///< an implementation of the host, on copies
   std::uint64_t workspace_bytes = 0;
-  std::string refusal;  ///< every candidate and its reason, when nothing takes it
+  std::string refusal;           ///< every candidate and its reason, when nothing takes it
+  composition::outline outline;  ///< of a chosen composite
 };
 resolution resolve(const portile_device_info& device, std::string_view device_text, const op_info& op,
                    const void* problem, std::string_view force, bool host_fallback);

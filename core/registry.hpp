@@ -45,7 +45,7 @@ namespace detail {
 /// Run-time functions of a device; throws invalid_argument when it is not there.
 const portile_runtime& runtime_of(device d);
 /// The host's own table.
-const portile_runtime& cpu_runtime();
+PORTILE_API const portile_runtime& cpu_runtime();
 const portile_device_info& cpu_info();
 /// Grows with every load: caches compare it.
 std::uint64_t registry_version();

@@ -14,21 +14,21 @@ namespace portile::chain {
 struct engram_gate_fn {
   static constexpr const char* name = "chain.engram_gate_fn";
 
-  tensor hidden_states;
-  tensor kv;
-  tensor k;
-  tensor v;
-  tensor weight_hidden;
-  tensor weight_embed;
-  tensor image_token_mask;
-  tensor out_grad;
-  tensor out;
-  tensor hidden_states_grad;
-  tensor kv_grad;
-  tensor k_grad;
-  tensor v_grad;
-  tensor weight_hidden_grad;
-  tensor weight_embed_grad;
+  tensor hidden_states{};
+  tensor kv{};
+  tensor k{};
+  tensor v{};
+  tensor weight_hidden{};
+  tensor weight_embed{};
+  tensor image_token_mask{};
+  tensor out_grad{};
+  tensor out{};
+  tensor hidden_states_grad{};
+  tensor kv_grad{};
+  tensor k_grad{};
+  tensor v_grad{};
+  tensor weight_hidden_grad{};
+  tensor weight_embed_grad{};
   double clamp_value = 1e-6;
   double eps = 1e-6;
   bool add_residual = true;

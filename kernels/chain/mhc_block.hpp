@@ -18,22 +18,22 @@ namespace portile::chain {
 struct mhc_block {
   static constexpr const char* name = "chain.mhc_block";
 
-  tensor residual;
-  tensor fn;
-  tensor norm_weight;
-  tensor scale;
-  tensor base;
-  tensor layer_weight;
-  tensor out_grad;
-  tensor layer_input;
-  tensor post_mix;
-  tensor comb_mix;
-  tensor out;
-  tensor residual_grad;
-  tensor fn_grad;
-  tensor norm_weight_grad;
-  tensor scale_grad;
-  tensor base_grad;
+  tensor residual{};
+  tensor fn{};
+  tensor norm_weight{};
+  tensor scale{};
+  tensor base{};
+  tensor layer_weight{};
+  tensor out_grad{};
+  tensor layer_input{};
+  tensor post_mix{};
+  tensor comb_mix{};
+  tensor out{};
+  tensor residual_grad{};
+  tensor fn_grad{};
+  tensor norm_weight_grad{};
+  tensor scale_grad{};
+  tensor base_grad{};
   double norm_eps = 1e-6;
   double pre_eps = 1e-6;
   double sinkhorn_eps = 1e-6;

@@ -14,18 +14,18 @@ namespace portile::chain {
 struct mhc_head {
   static constexpr const char* name = "chain.mhc_head";
 
-  tensor residual;
-  tensor fn;
-  tensor norm_weight;
-  tensor scale;
-  tensor base;
-  tensor out_grad;
-  tensor out;
-  tensor residual_grad;
-  tensor fn_grad;
-  tensor norm_weight_grad;
-  tensor scale_grad;
-  tensor base_grad;
+  tensor residual{};
+  tensor fn{};
+  tensor norm_weight{};
+  tensor scale{};
+  tensor base{};
+  tensor out_grad{};
+  tensor out{};
+  tensor residual_grad{};
+  tensor fn_grad{};
+  tensor norm_weight_grad{};
+  tensor scale_grad{};
+  tensor base_grad{};
   double norm_eps = 1e-6;
   double pre_eps = 1e-6;
   std::int64_t n_splits = 16;

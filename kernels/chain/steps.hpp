@@ -4,9 +4,6 @@
 #include <portile/core/check.hpp>
 #include <portile/core/composite.hpp>
 
-// Steps name the fields they set; the others are optional tensors, absent by default.
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-
 namespace portile::chain {
 
 /// The caller's tensor, or a temporary in its place.

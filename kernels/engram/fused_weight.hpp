@@ -8,9 +8,9 @@ namespace portile::engram {
 struct fused_weight {
   static constexpr const char* name = "engram.fused_weight";
 
-  tensor weight_hidden;
-  tensor weight_embed;
-  tensor weight_fused;
+  tensor weight_hidden{};
+  tensor weight_embed{};
+  tensor weight_fused{};
 
   static void describe(description<fused_weight>& d) {
     using enum dtype;

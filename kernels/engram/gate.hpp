@@ -16,17 +16,17 @@ namespace portile::engram {
 struct gate {
   static constexpr const char* name = "engram.gate";
 
-  tensor hidden_states;
-  tensor kv;
-  tensor k;
-  tensor v;
-  tensor weight_fused;
-  tensor image_token_mask;
-  tensor out;
-  tensor dot;
-  tensor gate_score;
-  tensor rstd_x;
-  tensor rstd_k;
+  tensor hidden_states{};
+  tensor kv{};
+  tensor k{};
+  tensor v{};
+  tensor weight_fused{};
+  tensor image_token_mask{};
+  tensor out{};
+  tensor dot{};
+  tensor gate_score{};
+  tensor rstd_x{};
+  tensor rstd_k{};
   double clamp_value = 1e-6;
   double eps = 1e-6;
   bool add_residual = true;

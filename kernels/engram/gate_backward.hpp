@@ -15,22 +15,22 @@ namespace portile::engram {
 struct gate_backward {
   static constexpr const char* name = "engram.gate_backward";
 
-  tensor out_grad;
-  tensor hidden_states;
-  tensor kv;
-  tensor k;
-  tensor v;
-  tensor weight_fused;
-  tensor dot;
-  tensor gate_score;
-  tensor rstd_x;
-  tensor rstd_k;
-  tensor image_token_mask;
-  tensor hidden_states_grad;
-  tensor kv_grad;
-  tensor k_grad;
-  tensor v_grad;
-  tensor weight_fused_grad;
+  tensor out_grad{};
+  tensor hidden_states{};
+  tensor kv{};
+  tensor k{};
+  tensor v{};
+  tensor weight_fused{};
+  tensor dot{};
+  tensor gate_score{};
+  tensor rstd_x{};
+  tensor rstd_k{};
+  tensor image_token_mask{};
+  tensor hidden_states_grad{};
+  tensor kv_grad{};
+  tensor k_grad{};
+  tensor v_grad{};
+  tensor weight_fused_grad{};
   double clamp_value = 1e-6;
   bool add_residual = true;
   bool accumulate = false;

@@ -9,9 +9,9 @@ namespace portile::engram {
 struct gather {
   static constexpr const char* name = "engram.gather";
 
-  tensor table;
-  tensor index;
-  tensor out;
+  tensor table{};
+  tensor index{};
+  tensor out{};
 
   static void describe(description<gather>& d) {
     using enum dtype;

@@ -10,11 +10,11 @@ namespace portile::engram {
 struct grad_w_reduce {
   static constexpr const char* name = "engram.grad_w_reduce";
 
-  tensor weight_fused_grad_partial;
-  tensor weight_hidden;
-  tensor weight_embed;
-  tensor weight_hidden_grad;
-  tensor weight_embed_grad;
+  tensor weight_fused_grad_partial{};
+  tensor weight_hidden{};
+  tensor weight_embed{};
+  tensor weight_hidden_grad{};
+  tensor weight_embed_grad{};
   bool accumulate = false;
 
   static void describe(description<grad_w_reduce>& d) {

@@ -14,12 +14,12 @@ namespace portile::engram {
 struct hash {
   static constexpr const char* name = "engram.hash";
 
-  tensor ngram_token_ids;
-  tensor multipliers;
-  tensor vocab_sizes;
-  tensor offsets;
-  tensor image_token_mask;
-  tensor out;
+  tensor ngram_token_ids{};
+  tensor multipliers{};
+  tensor vocab_sizes{};
+  tensor offsets{};
+  tensor image_token_mask{};
+  tensor out{};
 
   static void describe(description<hash>& d) {
     using enum dtype;

@@ -8,8 +8,8 @@ namespace portile::engram {
 struct make_offsets {
   static constexpr const char* name = "engram.make_offsets";
 
-  tensor vocab_sizes;
-  tensor offsets;
+  tensor vocab_sizes{};
+  tensor offsets{};
 
   static void describe(description<make_offsets>& d) {
     using enum dtype;

@@ -10,9 +10,9 @@ namespace portile::engram {
 struct sinkhorn_col_update {
   static constexpr const char* name = "engram.sinkhorn_col_update";
 
-  tensor col_sumsq_partial;
-  tensor col_scale;
-  tensor col_sumsq;
+  tensor col_sumsq_partial{};
+  tensor col_scale{};
+  tensor col_sumsq{};
   double ratio = 1.0;
   double eps = 1e-20;
 

@@ -8,10 +8,10 @@ namespace portile::engram {
 struct sinkhorn_finalize {
   static constexpr const char* name = "engram.sinkhorn_finalize";
 
-  tensor matrix;
-  tensor row_scale;
-  tensor col_scale;
-  tensor out;
+  tensor matrix{};
+  tensor row_scale{};
+  tensor col_scale{};
+  tensor out{};
   double eps = 1e-20;
   double alpha = 1.0;
 

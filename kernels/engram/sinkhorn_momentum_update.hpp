@@ -10,9 +10,9 @@ namespace portile::engram {
 struct sinkhorn_momentum_update {
   static constexpr const char* name = "engram.sinkhorn_momentum_update";
 
-  tensor grad;
-  tensor momentum_buffer;
-  tensor out;
+  tensor grad{};
+  tensor momentum_buffer{};
+  tensor out{};
   double beta1 = 0.95;
   bool nesterov = true;
 

@@ -11,11 +11,11 @@ namespace portile::engram {
 struct sinkhorn_step {
   static constexpr const char* name = "engram.sinkhorn_step";
 
-  tensor matrix;
-  tensor col_scale;
-  tensor row_scale;
-  tensor row_norm;
-  tensor col_sumsq;
+  tensor matrix{};
+  tensor col_scale{};
+  tensor row_scale{};
+  tensor row_norm{};
+  tensor col_sumsq{};
   double eps = 1e-20;
 
   static void describe(description<sinkhorn_step>& d) {

@@ -8,8 +8,8 @@ namespace portile::engram {
 struct sinkhorn_step_reduce {
   static constexpr const char* name = "engram.sinkhorn_step_reduce";
 
-  tensor col_sumsq_partial;
-  tensor col_sumsq;
+  tensor col_sumsq_partial{};
+  tensor col_sumsq{};
 
   static void describe(description<sinkhorn_step_reduce>& d) {
     using enum dtype;

@@ -14,15 +14,15 @@ namespace portile::gemm {
 struct grouped_nt {
   static constexpr const char* name = "gemm.grouped_nt";
 
-  tensor a;
-  tensor b;
-  tensor a_sf;
-  tensor b_sf;
-  tensor expert_start;
-  tensor expert_end;
-  tensor num_live_per_expert;
-  tensor masked_m;
-  tensor out;
+  tensor a{};
+  tensor b{};
+  tensor a_sf{};
+  tensor b_sf{};
+  tensor expert_start{};
+  tensor expert_end{};
+  tensor num_live_per_expert{};
+  tensor masked_m{};
+  tensor out{};
   bool accumulate = false;
   word tf32_rounding = "nearest";
 

@@ -14,12 +14,12 @@ namespace portile::gemm {
 struct grouped_tn {
   static constexpr const char* name = "gemm.grouped_tn";
 
-  tensor a;
-  tensor b;
-  tensor expert_start;
-  tensor expert_end;
-  tensor num_live_per_expert;
-  tensor out;
+  tensor a{};
+  tensor b{};
+  tensor expert_start{};
+  tensor expert_end{};
+  tensor num_live_per_expert{};
+  tensor out{};
   bool accumulate = false;
   word tf32_rounding = "nearest";
 

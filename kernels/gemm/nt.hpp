@@ -15,11 +15,11 @@ namespace portile::gemm {
 struct nt {
   static constexpr const char* name = "gemm.nt";
 
-  tensor a;
-  tensor b;
-  tensor a_sf;
-  tensor b_sf;
-  tensor out;
+  tensor a{};
+  tensor b{};
+  tensor a_sf{};
+  tensor b_sf{};
+  tensor out{};
   bool accumulate = false;
   word tf32_rounding = "nearest";
 

@@ -14,19 +14,19 @@ namespace portile::mhc {
 struct block_backward {
   static constexpr const char* name = "mhc.block_backward";
 
-  tensor residual;
-  tensor fn;
-  tensor norm_weight;
-  tensor out_mul;
-  tensor sqrsum;
-  tensor mixes_grad;
-  tensor pre_mix;
-  tensor layer_input_grad;
-  tensor comb_mix;
-  tensor out_grad;
-  tensor residual_grad;
-  tensor fn_grad;
-  tensor norm_weight_grad;
+  tensor residual{};
+  tensor fn{};
+  tensor norm_weight{};
+  tensor out_mul{};
+  tensor sqrsum{};
+  tensor mixes_grad{};
+  tensor pre_mix{};
+  tensor layer_input_grad{};
+  tensor comb_mix{};
+  tensor out_grad{};
+  tensor residual_grad{};
+  tensor fn_grad{};
+  tensor norm_weight_grad{};
   double norm_eps = 1e-6;
   bool head = false;
   bool accumulate = false;

@@ -7,8 +7,8 @@ namespace portile::mhc {
 struct expand {
   static constexpr const char* name = "mhc.expand";
 
-  tensor x;
-  tensor out;
+  tensor x{};
+  tensor out{};
   std::int64_t mhc_mult = 4;
 
   static void describe(description<expand>& d) {

@@ -8,8 +8,8 @@ namespace portile::mhc {
 struct expand_backward {
   static constexpr const char* name = "mhc.expand_backward";
 
-  tensor out_grad;
-  tensor x_grad;
+  tensor out_grad{};
+  tensor x_grad{};
 
   static void describe(description<expand_backward>& d) {
     using enum dtype;

@@ -7,9 +7,9 @@ namespace portile::mhc {
 struct fn_normw_merge {
   static constexpr const char* name = "mhc.fn_normw_merge";
 
-  tensor fn;
-  tensor norm_weight;
-  tensor out;
+  tensor fn{};
+  tensor norm_weight{};
+  tensor out{};
 
   static void describe(description<fn_normw_merge>& d) {
     using enum dtype;

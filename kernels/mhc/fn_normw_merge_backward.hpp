@@ -10,11 +10,11 @@ namespace portile::mhc {
 struct fn_normw_merge_backward {
   static constexpr const char* name = "mhc.fn_normw_merge_backward";
 
-  tensor fn;
-  tensor norm_weight;
-  tensor out_grad;
-  tensor fn_grad;
-  tensor norm_weight_grad;
+  tensor fn{};
+  tensor norm_weight{};
+  tensor out_grad{};
+  tensor fn_grad{};
+  tensor norm_weight_grad{};
   bool accumulate = false;
 
   static void describe(description<fn_normw_merge_backward>& d) {

@@ -7,10 +7,10 @@ namespace portile::mhc {
 struct head_compute_mix {
   static constexpr const char* name = "mhc.head_compute_mix";
 
-  tensor x;
-  tensor scale;
-  tensor base;
-  tensor out;
+  tensor x{};
+  tensor scale{};
+  tensor base{};
+  tensor out{};
   double pre_eps = 1e-6;
 
   static void describe(description<head_compute_mix>& d) {

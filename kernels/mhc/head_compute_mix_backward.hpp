@@ -9,13 +9,13 @@ namespace portile::mhc {
 struct head_compute_mix_backward {
   static constexpr const char* name = "mhc.head_compute_mix_backward";
 
-  tensor x;
-  tensor scale;
-  tensor base;
-  tensor out_grad;
-  tensor x_grad;
-  tensor scale_grad;
-  tensor base_grad;
+  tensor x{};
+  tensor scale{};
+  tensor base{};
+  tensor out_grad{};
+  tensor x_grad{};
+  tensor scale_grad{};
+  tensor base_grad{};
   bool accumulate = false;
 
   static void describe(description<head_compute_mix_backward>& d) {

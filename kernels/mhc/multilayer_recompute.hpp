@@ -11,13 +11,13 @@ namespace portile::mhc {
 struct multilayer_recompute {
   static constexpr const char* name = "mhc.multilayer_recompute";
 
-  tensor initial_residual;
-  tensor_list pre_mix;
-  tensor_list layer_output;
-  tensor_list post_mix;
-  tensor_list comb_mix;
-  tensor_list layer_input;
-  tensor_list residual;
+  tensor initial_residual{};
+  tensor_list pre_mix{};
+  tensor_list layer_output{};
+  tensor_list post_mix{};
+  tensor_list comb_mix{};
+  tensor_list layer_input{};
+  tensor_list residual{};
 
   static void describe(description<multilayer_recompute>& d) {
     using enum dtype;

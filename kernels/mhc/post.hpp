@@ -11,11 +11,11 @@ namespace portile::mhc {
 struct post {
   static constexpr const char* name = "mhc.post";
 
-  tensor x;
-  tensor residual;
-  tensor post_mix;
-  tensor comb_mix;
-  tensor out;
+  tensor x{};
+  tensor residual{};
+  tensor post_mix{};
+  tensor comb_mix{};
+  tensor out{};
 
   static void describe(description<post>& d) {
     using enum dtype;

@@ -11,15 +11,15 @@ namespace portile::mhc {
 struct post_backward {
   static constexpr const char* name = "mhc.post_backward";
 
-  tensor x;
-  tensor residual;
-  tensor post_mix;
-  tensor comb_mix;
-  tensor out_grad;
-  tensor x_grad;
-  tensor residual_grad;
-  tensor post_mix_grad;
-  tensor comb_mix_grad;
+  tensor x{};
+  tensor residual{};
+  tensor post_mix{};
+  tensor comb_mix{};
+  tensor out_grad{};
+  tensor x_grad{};
+  tensor residual_grad{};
+  tensor post_mix_grad{};
+  tensor comb_mix_grad{};
 
   static void describe(description<post_backward>& d) {
     using enum dtype;

@@ -11,17 +11,17 @@ namespace portile::mhc {
 struct pre {
   static constexpr const char* name = "mhc.pre";
 
-  tensor residual;
-  tensor fn;
-  tensor norm_weight;
-  tensor scale;
-  tensor base;
-  tensor post_mix;
-  tensor comb_mix;
-  tensor layer_input;
-  tensor out_mul;
-  tensor sqrsum;
-  tensor pre_mix;
+  tensor residual{};
+  tensor fn{};
+  tensor norm_weight{};
+  tensor scale{};
+  tensor base{};
+  tensor post_mix{};
+  tensor comb_mix{};
+  tensor layer_input{};
+  tensor out_mul{};
+  tensor sqrsum{};
+  tensor pre_mix{};
   double norm_eps = 1e-6;
   double pre_eps = 1e-6;
   double sinkhorn_eps = 1e-6;

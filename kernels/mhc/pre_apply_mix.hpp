@@ -9,9 +9,9 @@ namespace portile::mhc {
 struct pre_apply_mix {
   static constexpr const char* name = "mhc.pre_apply_mix";
 
-  tensor x;
-  tensor mix;
-  tensor out;
+  tensor x{};
+  tensor mix{};
+  tensor out{};
 
   static void describe(description<pre_apply_mix>& d) {
     using enum dtype;

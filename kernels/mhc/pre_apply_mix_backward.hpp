@@ -10,11 +10,11 @@ namespace portile::mhc {
 struct pre_apply_mix_backward {
   static constexpr const char* name = "mhc.pre_apply_mix_backward";
 
-  tensor x;
-  tensor mix;
-  tensor out_grad;
-  tensor x_grad;
-  tensor mix_grad;
+  tensor x{};
+  tensor mix{};
+  tensor out_grad{};
+  tensor x_grad{};
+  tensor mix_grad{};
   bool accumulate = false;
 
   static void describe(description<pre_apply_mix_backward>& d) {

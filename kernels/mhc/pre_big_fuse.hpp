@@ -12,15 +12,15 @@ namespace portile::mhc {
 struct pre_big_fuse {
   static constexpr const char* name = "mhc.pre_big_fuse";
 
-  tensor residual;
-  tensor fn;
-  tensor out_mul_splitted;
-  tensor sqrsum_splitted;
-  tensor scale;
-  tensor base;
-  tensor post_mix;
-  tensor comb_mix;
-  tensor layer_input;
+  tensor residual{};
+  tensor fn{};
+  tensor out_mul_splitted{};
+  tensor sqrsum_splitted{};
+  tensor scale{};
+  tensor base{};
+  tensor post_mix{};
+  tensor comb_mix{};
+  tensor layer_input{};
   double norm_eps = 1e-6;
   double pre_eps = 1e-6;
   double sinkhorn_eps = 1e-6;

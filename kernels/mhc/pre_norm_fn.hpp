@@ -14,12 +14,12 @@ namespace portile::mhc {
 struct pre_norm_fn {
   static constexpr const char* name = "mhc.pre_norm_fn";
 
-  tensor residual;
-  tensor fn;
-  tensor norm_weight;
-  tensor out_mul;
-  tensor sqrsum;
-  tensor out;
+  tensor residual{};
+  tensor fn{};
+  tensor norm_weight{};
+  tensor out_mul{};
+  tensor sqrsum{};
+  tensor out{};
   double norm_eps = 1e-6;
   std::int64_t n_splits = 16;
   bool head = false;

@@ -15,15 +15,15 @@ namespace portile::mhc {
 struct pre_norm_fn_backward {
   static constexpr const char* name = "mhc.pre_norm_fn_backward";
 
-  tensor residual;
-  tensor fn;
-  tensor norm_weight;
-  tensor out_mul;
-  tensor sqrsum;
-  tensor out_grad;
-  tensor residual_grad;
-  tensor fn_grad;
-  tensor norm_weight_grad;
+  tensor residual{};
+  tensor fn{};
+  tensor norm_weight{};
+  tensor out_mul{};
+  tensor sqrsum{};
+  tensor out_grad{};
+  tensor residual_grad{};
+  tensor fn_grad{};
+  tensor norm_weight_grad{};
   double norm_eps = 1e-6;
   bool head = false;
   bool accumulate = false;

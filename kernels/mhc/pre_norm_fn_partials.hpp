@@ -12,10 +12,10 @@ namespace portile::mhc {
 struct pre_norm_fn_partials {
   static constexpr const char* name = "mhc.pre_norm_fn_partials";
 
-  tensor residual;
-  tensor fn;
-  tensor out_mul_splitted;
-  tensor sqrsum_splitted;
+  tensor residual{};
+  tensor fn{};
+  tensor out_mul_splitted{};
+  tensor sqrsum_splitted{};
   std::int64_t n_splits = 16;
   std::int64_t rms_group_size = 0;
 

@@ -10,12 +10,12 @@ namespace portile::mhc {
 struct pre_split_mixes {
   static constexpr const char* name = "mhc.pre_split_mixes";
 
-  tensor x;
-  tensor scale;
-  tensor base;
-  tensor pre_mix;
-  tensor post_mix;
-  tensor comb_mix;
+  tensor x{};
+  tensor scale{};
+  tensor base{};
+  tensor pre_mix{};
+  tensor post_mix{};
+  tensor comb_mix{};
   double post_mult_value = 1.0;
   double pre_eps = 1e-6;
 

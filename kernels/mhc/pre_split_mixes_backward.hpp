@@ -12,16 +12,16 @@ namespace portile::mhc {
 struct pre_split_mixes_backward {
   static constexpr const char* name = "mhc.pre_split_mixes_backward";
 
-  tensor x;
-  tensor scale;
-  tensor base;
-  tensor post_mix;
-  tensor pre_mix_grad;
-  tensor post_mix_grad;
-  tensor comb_mix_grad;
-  tensor x_grad;
-  tensor scale_grad;
-  tensor base_grad;
+  tensor x{};
+  tensor scale{};
+  tensor base{};
+  tensor post_mix{};
+  tensor pre_mix_grad{};
+  tensor post_mix_grad{};
+  tensor comb_mix_grad{};
+  tensor x_grad{};
+  tensor scale_grad{};
+  tensor base_grad{};
   double post_mult_value = 1.0;
   bool accumulate = false;
 

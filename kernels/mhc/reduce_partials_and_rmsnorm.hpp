@@ -11,11 +11,11 @@ namespace portile::mhc {
 struct reduce_partials_and_rmsnorm {
   static constexpr const char* name = "mhc.reduce_partials_and_rmsnorm";
 
-  tensor out_mul_splitted;
-  tensor sqrsum_splitted;
-  tensor out_mul;
-  tensor sqrsum;
-  tensor out;
+  tensor out_mul_splitted{};
+  tensor sqrsum_splitted{};
+  tensor out_mul{};
+  tensor sqrsum{};
+  tensor out{};
   std::int64_t rms_group_size = 0;
   double norm_eps = 1e-6;
   bool save_for_backward = true;

@@ -12,11 +12,11 @@ namespace portile::mhc {
 struct reduce_partials_and_rmsnorm_backward {
   static constexpr const char* name = "mhc.reduce_partials_and_rmsnorm_backward";
 
-  tensor out_grad;
-  tensor out_mul;
-  tensor sqrsum;
-  tensor out_mul_grad;
-  tensor sqrsum_grad;
+  tensor out_grad{};
+  tensor out_mul{};
+  tensor sqrsum{};
+  tensor out_mul_grad{};
+  tensor sqrsum_grad{};
   std::int64_t rms_group_size = 0;
   double norm_eps = 1e-6;
 

@@ -10,8 +10,8 @@ namespace portile::mhc {
 struct sinkhorn {
   static constexpr const char* name = "mhc.sinkhorn";
 
-  tensor x;
-  tensor out;
+  tensor x{};
+  tensor out{};
   std::int64_t repeat = 10;
   double eps = 1e-6;
 

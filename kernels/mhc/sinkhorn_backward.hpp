@@ -10,9 +10,9 @@ namespace portile::mhc {
 struct sinkhorn_backward {
   static constexpr const char* name = "mhc.sinkhorn_backward";
 
-  tensor x;
-  tensor out_grad;
-  tensor x_grad;
+  tensor x{};
+  tensor out_grad{};
+  tensor x_grad{};
   std::int64_t repeat = 10;
   double eps = 1e-6;
 

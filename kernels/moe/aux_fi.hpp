@@ -10,8 +10,8 @@ namespace portile::moe {
 struct aux_fi {
   static constexpr const char* name = "moe.aux_fi";
 
-  tensor topk_idx;
-  tensor out;
+  tensor topk_idx{};
+  tensor out{};
   std::int64_t num_experts = 0;
   std::int64_t num_aux_topk = 1;
 

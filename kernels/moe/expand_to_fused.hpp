@@ -11,10 +11,10 @@ namespace portile::moe {
 struct expand_to_fused {
   static constexpr const char* name = "moe.expand_to_fused";
 
-  tensor x;
-  tensor token_topk_to_pos;
-  tensor pos_to_expert;
-  tensor out;
+  tensor x{};
+  tensor token_topk_to_pos{};
+  tensor pos_to_expert{};
+  tensor out{};
 
   static void describe(description<expand_to_fused>& d) {
     using enum dtype;

@@ -14,12 +14,12 @@ namespace portile::moe {
 struct expand_to_fused_with_sf {
   static constexpr const char* name = "moe.expand_to_fused_with_sf";
 
-  tensor x;
-  tensor x_sf;
-  tensor token_topk_to_pos;
-  tensor pos_to_expert;
-  tensor out;
-  tensor out_sf;
+  tensor x{};
+  tensor x_sf{};
+  tensor token_topk_to_pos{};
+  tensor pos_to_expert{};
+  tensor out{};
+  tensor out_sf{};
   std::int64_t num_per_channels = 128;
   bool use_tma_aligned_col_major_sf = false;
 

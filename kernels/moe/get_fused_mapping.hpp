@@ -18,16 +18,16 @@ namespace portile::moe {
 struct get_fused_mapping {
   static constexpr const char* name = "moe.get_fused_mapping";
 
-  tensor topk_idx;
-  tensor pos_to_expert;
-  tensor pos_to_token;
-  tensor pos_to_token_topk;
-  tensor token_topk_to_pos;
-  tensor expert_start;
-  tensor expert_end;
-  tensor num_tokens_per_expert;
-  tensor num_live_per_expert;
-  tensor num_tokens_per_expert_list;
+  tensor topk_idx{};
+  tensor pos_to_expert{};
+  tensor pos_to_token{};
+  tensor pos_to_token_topk{};
+  tensor token_topk_to_pos{};
+  tensor expert_start{};
+  tensor expert_end{};
+  tensor num_tokens_per_expert{};
+  tensor num_live_per_expert{};
+  tensor num_tokens_per_expert_list{};
   std::int64_t num_experts = 0;
   std::int64_t num_expanded_tokens = 0;
   std::int64_t alignment = 1;

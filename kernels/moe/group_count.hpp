@@ -7,8 +7,8 @@ namespace portile::moe {
 struct group_count {
   static constexpr const char* name = "moe.group_count";
 
-  tensor group_idx;
-  tensor out;
+  tensor group_idx{};
+  tensor out{};
   std::int64_t num_groups = 0;
 
   static void describe(description<group_count>& d) {

@@ -8,7 +8,7 @@ namespace portile::moe {
 struct inplace_unique_group_indices {
   static constexpr const char* name = "moe.inplace_unique_group_indices";
 
-  tensor group_idx;
+  tensor group_idx{};
   std::int64_t num_groups = 0;
 
   static void describe(description<inplace_unique_group_indices>& d) {

@@ -10,8 +10,8 @@ namespace portile::moe {
 struct mask_indices_by_tp {
   static constexpr const char* name = "moe.mask_indices_by_tp";
 
-  tensor indices;
-  tensor out;
+  tensor indices{};
+  tensor out{};
   std::int64_t num_experts = 0;
   std::int64_t num_ep_ranks = 1;
   std::int64_t tp_rank = 0;

@@ -15,13 +15,13 @@ namespace portile::moe {
 struct moe_topk_gate_backward {
   static constexpr const char* name = "moe.moe_topk_gate_backward";
 
-  tensor scores;
-  tensor topk_idx;
-  tensor topk_weights;
-  tensor topk_weights_grad;
-  tensor mask;
-  tensor scores_sum_grad;
-  tensor logits_grad;
+  tensor scores{};
+  tensor topk_idx{};
+  tensor topk_weights{};
+  tensor topk_weights_grad{};
+  tensor mask{};
+  tensor scores_sum_grad{};
+  tensor logits_grad{};
   double routed_scaling_factor = 1;
   word scoring_func = "sqrtsoftplus";
 

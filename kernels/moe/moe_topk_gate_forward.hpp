@@ -25,19 +25,19 @@ namespace portile::moe {
 struct moe_topk_gate_forward {
   static constexpr const char* name = "moe.moe_topk_gate_forward";
 
-  tensor logits;
-  tensor bias;
-  tensor image_bias;
-  tensor image_token_mask;
-  tensor mask;
-  tensor fix_routing_mask;
-  tensor force_random;
-  tensor to_physical_map;
-  tensor logical_count;
-  tensor unmapped_topk_idx;
-  tensor topk_idx;
-  tensor topk_weights;
-  tensor scores;
+  tensor logits{};
+  tensor bias{};
+  tensor image_bias{};
+  tensor image_token_mask{};
+  tensor mask{};
+  tensor fix_routing_mask{};
+  tensor force_random{};
+  tensor to_physical_map{};
+  tensor logical_count{};
+  tensor unmapped_topk_idx{};
+  tensor topk_idx{};
+  tensor topk_weights{};
+  tensor scores{};
   std::int64_t num_topk = 0;
   bool use_shared_as_routed = false;
   std::int64_t num_shared_experts = 0;

@@ -12,9 +12,9 @@ namespace portile::moe {
 struct normalize_weight {
   static constexpr const char* name = "moe.normalize_weight";
 
-  tensor topk_weights;
-  tensor denominator;
-  tensor normalized;
+  tensor topk_weights{};
+  tensor denominator{};
+  tensor normalized{};
   word sum_order = "butterfly";
 
   static void describe(description<normalize_weight>& d) {

@@ -13,13 +13,13 @@ namespace portile::moe {
 struct reduce_fused {
   static constexpr const char* name = "moe.reduce_fused";
 
-  tensor x;
-  tensor x_sf;
-  tensor topk_weights;
-  tensor token_topk_to_pos;
-  tensor sf;
-  tensor out;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor topk_weights{};
+  tensor token_topk_to_pos{};
+  tensor sf{};
+  tensor out{};
+  word fmt{};
 
   static void describe(description<reduce_fused>& d) {
     using enum dtype;

@@ -22,15 +22,15 @@ namespace portile::moe {
 struct top2_sum_gate {
   static constexpr const char* name = "moe.top2_sum_gate";
 
-  tensor logits;
-  tensor bias;
-  tensor mask;
-  tensor fix_routing_mask;
-  tensor to_physical_map;
-  tensor logical_count;
-  tensor unmapped_topk_idx;
-  tensor topk_idx;
-  tensor topk_weights;
+  tensor logits{};
+  tensor bias{};
+  tensor mask{};
+  tensor fix_routing_mask{};
+  tensor to_physical_map{};
+  tensor logical_count{};
+  tensor unmapped_topk_idx{};
+  tensor topk_idx{};
+  tensor topk_weights{};
   std::int64_t num_topk = 0;
   std::int64_t num_topk_groups = 0;
   std::int64_t num_groups = 0;

@@ -11,8 +11,8 @@ namespace portile::moe {
 struct topk_gate {
   static constexpr const char* name = "moe.topk_gate";
 
-  tensor scores;
-  tensor topk_idx;
+  tensor scores{};
+  tensor topk_idx{};
   std::int64_t num_topk = 0;
   bool require_finite = false;
 

@@ -10,8 +10,8 @@ namespace portile::moe {
 struct topk_sum_and_topk_group_idx {
   static constexpr const char* name = "moe.topk_sum_and_topk_group_idx";
 
-  tensor scores;
-  tensor topk_group_idx;
+  tensor scores{};
+  tensor topk_group_idx{};
   std::int64_t num_topk_sum = 2;
   std::int64_t num_topk_groups = 0;
 

@@ -14,13 +14,13 @@ namespace portile::norm {
 struct backward {
   static constexpr const char* name = "norm.backward";
 
-  tensor out_grad;
-  tensor x;
-  tensor rstd;
-  tensor weight;
-  tensor residual_out_grad;
-  tensor x_grad;
-  tensor weight_grad;
+  tensor out_grad{};
+  tensor x{};
+  tensor rstd{};
+  tensor weight{};
+  tensor residual_out_grad{};
+  tensor x_grad{};
+  tensor weight_grad{};
   double out_scale = 1;
   bool accumulate = false;
 

@@ -16,12 +16,12 @@ namespace portile::norm {
 struct forward {
   static constexpr const char* name = "norm.forward";
 
-  tensor x;
-  tensor residual;
-  tensor weight;
-  tensor out;
-  tensor residual_out;
-  tensor rstd;
+  tensor x{};
+  tensor residual{};
+  tensor weight{};
+  tensor out{};
+  tensor residual_out{};
+  tensor rstd{};
   double eps = 1e-6;
   double out_scale = 1;
   bool with_rstd = false;

@@ -16,18 +16,18 @@ namespace portile::norm {
 struct forward_and_per_token_cast {
   static constexpr const char* name = "norm.forward_and_per_token_cast";
 
-  tensor x;
-  tensor residual;
-  tensor weight;
-  tensor out;
-  tensor out_sf;
-  tensor out_bf16;
-  tensor residual_out;
-  tensor rstd;
-  tensor mega_moe_sf;
+  tensor x{};
+  tensor residual{};
+  tensor weight{};
+  tensor out{};
+  tensor out_sf{};
+  tensor out_bf16{};
+  tensor residual_out{};
+  tensor rstd{};
+  tensor mega_moe_sf{};
   double eps = 1e-6;
   double out_scale = 1;
-  word fmt;
+  word fmt{};
   std::int64_t num_per_channels = 32;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;

@@ -15,9 +15,9 @@ namespace portile::quant {
 struct batched_transpose_weight_sf {
   static constexpr const char* name = "quant.batched_transpose_weight_sf";
 
-  tensor_list x_sf;
-  tensor_list out_sf0;
-  tensor_list out_sf1;
+  tensor_list x_sf{};
+  tensor_list out_sf0{};
+  tensor_list out_sf1{};
   std::int64_t block_size = 128;
   bool transpose_sf1 = false;
 

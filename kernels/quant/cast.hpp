@@ -11,9 +11,9 @@ namespace portile::quant {
 struct cast {
   static constexpr const char* name = "quant.cast";
 
-  tensor x;
-  tensor out;
-  word fmt;
+  tensor x{};
+  tensor out{};
+  word fmt{};
   bool stochastic_rounding = false;
 
   static void describe(description<cast>& d) {

@@ -10,10 +10,10 @@ namespace portile::quant {
 struct cast_back {
   static constexpr const char* name = "quant.cast_back";
 
-  tensor x;
-  tensor x_sf;
-  tensor out;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor out{};
+  word fmt{};
   std::int64_t x_block_rows = 1;
   std::int64_t x_block_cols = 128;
   bool use_tma_aligned_col_major_sf = false;

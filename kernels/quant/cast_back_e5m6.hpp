@@ -9,10 +9,10 @@ namespace portile::quant {
 struct cast_back_e5m6 {
   static constexpr const char* name = "quant.cast_back_e5m6";
 
-  tensor x;
-  tensor x_sf;
-  tensor out;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor out{};
+  word fmt{};
   std::int64_t x_block_rows = 1;
   std::int64_t x_block_cols = 128;
 

@@ -12,8 +12,8 @@ namespace portile::quant {
 struct formats {
   static constexpr const char* name = "quant.formats";
 
-  tensor x;
-  tensor out;
+  tensor x{};
+  tensor out{};
   word fmt = "e4m3";
   word direction = "encode";
 

@@ -11,10 +11,10 @@ namespace portile::quant {
 struct per_block_cast {
   static constexpr const char* name = "quant.per_block_cast";
 
-  tensor x;
-  tensor out;
-  tensor out_sf;
-  word fmt;
+  tensor x{};
+  tensor out{};
+  tensor out_sf{};
+  word fmt{};
   std::int64_t block_rows = 128;
   std::int64_t block_cols = 128;
   bool use_tma_aligned_col_major_sf = false;

@@ -12,11 +12,11 @@ namespace portile::quant {
 struct per_block_cast_lossless {
   static constexpr const char* name = "quant.per_block_cast_lossless";
 
-  tensor x;
-  tensor x_sf;
-  tensor out;
-  tensor out_sf;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor out{};
+  tensor out_sf{};
+  word fmt{};
   std::int64_t x_block_rows = 1;
   std::int64_t x_block_cols = 32;
   std::int64_t out_block_rows = 1;

@@ -10,10 +10,10 @@ namespace portile::quant {
 struct per_block_cast_with_precomputed_sf {
   static constexpr const char* name = "quant.per_block_cast_with_precomputed_sf";
 
-  tensor x;
-  tensor out_sf;
-  tensor out;
-  word fmt;
+  tensor x{};
+  tensor out_sf{};
+  tensor out{};
+  word fmt{};
   std::int64_t block_rows = 128;
   std::int64_t block_cols = 128;
 

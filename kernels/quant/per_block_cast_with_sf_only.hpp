@@ -7,8 +7,8 @@ namespace portile::quant {
 struct per_block_cast_with_sf_only {
   static constexpr const char* name = "quant.per_block_cast_with_sf_only";
 
-  tensor x;
-  tensor out_sf;
+  tensor x{};
+  tensor out_sf{};
   word fmt = "e4m3";
   std::int64_t block_rows = 128;
   std::int64_t block_cols = 128;

@@ -12,13 +12,13 @@ namespace portile::quant {
 struct per_channel_cast {
   static constexpr const char* name = "quant.per_channel_cast";
 
-  tensor x;
-  tensor x_sf;
-  tensor out;
-  tensor out_sf;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor out{};
+  tensor out_sf{};
+  word fmt{};
   std::int64_t num_per_tokens = 128;
-  std::optional<std::int64_t> num_per_channels;
+  std::optional<std::int64_t> num_per_channels{};
   bool round_sf = false;
   bool use_packed_ue8m0 = false;
 

@@ -8,10 +8,10 @@ namespace portile::quant {
 struct per_channel_cast_and_transpose {
   static constexpr const char* name = "quant.per_channel_cast_and_transpose";
 
-  tensor x;
-  tensor out;
-  tensor out_sf;
-  word fmt;
+  tensor x{};
+  tensor out{};
+  tensor out_sf{};
+  word fmt{};
   std::int64_t num_per_tokens = 128;
   bool round_sf = false;
 

@@ -12,14 +12,14 @@ namespace portile::quant {
 struct per_channel_cast_fused {
   static constexpr const char* name = "quant.per_channel_cast_fused";
 
-  tensor x;
-  tensor x_sf;
-  tensor pos_to_token;
-  tensor out;
-  tensor out_sf;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor pos_to_token{};
+  tensor out{};
+  tensor out_sf{};
+  word fmt{};
   std::int64_t num_per_tokens = 128;
-  std::optional<std::int64_t> num_per_channels;
+  std::optional<std::int64_t> num_per_channels{};
   bool round_sf = false;
 
   static void describe(description<per_channel_cast_fused>& d) {

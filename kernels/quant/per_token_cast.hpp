@@ -14,11 +14,11 @@ namespace portile::quant {
 struct per_token_cast {
   static constexpr const char* name = "quant.per_token_cast";
 
-  tensor x;
-  tensor x_sf;
-  tensor out;
-  tensor out_sf;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor out{};
+  tensor out_sf{};
+  word fmt{};
   std::int64_t num_per_channels = 128;
   std::int64_t x_block_rows = 0;
   std::int64_t x_block_cols = 0;

@@ -8,7 +8,7 @@ namespace portile::quant {
 struct per_token_cast_and_cast_back {
   static constexpr const char* name = "quant.per_token_cast_and_cast_back";
 
-  tensor x;
+  tensor x{};
   word fmt = "e4m3";
   std::int64_t num_per_channels = 128;
   bool round_sf = false;

@@ -9,10 +9,10 @@ namespace portile::quant {
 struct per_token_cast_back {
   static constexpr const char* name = "quant.per_token_cast_back";
 
-  tensor x;
-  tensor x_sf;
-  tensor out;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor out{};
+  word fmt{};
   std::int64_t num_per_channels = 128;
 
   static void describe(description<per_token_cast_back>& d) {

@@ -9,10 +9,10 @@ namespace portile::quant {
 struct per_token_cast_to_e5m6 {
   static constexpr const char* name = "quant.per_token_cast_to_e5m6";
 
-  tensor x;
-  tensor out;
-  tensor out_sf;
-  word fmt;
+  tensor x{};
+  tensor out{};
+  tensor out_sf{};
+  word fmt{};
   std::int64_t num_per_channels = 0;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;

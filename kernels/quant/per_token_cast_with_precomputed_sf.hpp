@@ -9,10 +9,10 @@ namespace portile::quant {
 struct per_token_cast_with_precomputed_sf {
   static constexpr const char* name = "quant.per_token_cast_with_precomputed_sf";
 
-  tensor x;
-  tensor out_sf;
-  tensor out;
-  word fmt;
+  tensor x{};
+  tensor out_sf{};
+  tensor out{};
+  word fmt{};
   std::int64_t num_per_channels = 128;
 
   static void describe(description<per_token_cast_with_precomputed_sf>& d) {

@@ -7,8 +7,8 @@ namespace portile::quant {
 struct per_token_cast_with_sf_only {
   static constexpr const char* name = "quant.per_token_cast_with_sf_only";
 
-  tensor x;
-  tensor out_sf;
+  tensor x{};
+  tensor out_sf{};
   word fmt = "e4m3";
   std::int64_t num_per_channels = 128;
   bool use_tma_aligned_col_major_sf = false;

@@ -15,16 +15,16 @@ namespace portile::quant {
 struct swiglu_backward {
   static constexpr const char* name = "quant.swiglu_backward";
 
-  tensor x;
-  tensor out_grad;
-  tensor psum_num_tokens_per_expert;
-  tensor topk_weights;
-  tensor x_grad;
-  tensor topk_weights_grad;
-  tensor act_out;
-  word fmt;
-  std::optional<double> routed_scaling_factor;
-  std::optional<double> clamp_value;
+  tensor x{};
+  tensor out_grad{};
+  tensor psum_num_tokens_per_expert{};
+  tensor topk_weights{};
+  tensor x_grad{};
+  tensor topk_weights_grad{};
+  tensor act_out{};
+  word fmt{};
+  std::optional<double> routed_scaling_factor{};
+  std::optional<double> clamp_value{};
   std::int64_t token_alignment = 128;
 
   static void describe(description<swiglu_backward>& d) {

@@ -18,22 +18,22 @@ namespace portile::quant {
 struct swiglu_backward_and_per_token_cast {
   static constexpr const char* name = "quant.swiglu_backward_and_per_token_cast";
 
-  tensor x;
-  tensor x_sf;
-  tensor out_grad;
-  tensor topk_weights;
-  tensor pos_to_token_topk;
-  tensor token_topk_to_pos;
-  tensor psum_num_tokens_per_expert;
-  tensor x_grad_fp8;
-  tensor x_grad_fp8_sf;
-  tensor x_grad;
-  tensor topk_weights_grad;
-  tensor act_out;
-  word fmt;
+  tensor x{};
+  tensor x_sf{};
+  tensor out_grad{};
+  tensor topk_weights{};
+  tensor pos_to_token_topk{};
+  tensor token_topk_to_pos{};
+  tensor psum_num_tokens_per_expert{};
+  tensor x_grad_fp8{};
+  tensor x_grad_fp8_sf{};
+  tensor x_grad{};
+  tensor topk_weights_grad{};
+  tensor act_out{};
+  word fmt{};
   std::int64_t num_per_channels = 128;
-  std::optional<double> routed_scaling_factor;
-  std::optional<double> clamp_value;
+  std::optional<double> routed_scaling_factor{};
+  std::optional<double> clamp_value{};
   std::int64_t token_alignment = 128;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;

@@ -13,14 +13,14 @@ namespace portile::quant {
 struct swiglu_forward {
   static constexpr const char* name = "quant.swiglu_forward";
 
-  tensor x;
-  tensor psum_num_tokens_per_expert;
-  tensor topk_weights;
-  tensor out;
-  tensor clamped_count;
-  word fmt;
-  std::optional<double> routed_scaling_factor;
-  std::optional<double> clamp_value;
+  tensor x{};
+  tensor psum_num_tokens_per_expert{};
+  tensor topk_weights{};
+  tensor out{};
+  tensor clamped_count{};
+  word fmt{};
+  std::optional<double> routed_scaling_factor{};
+  std::optional<double> clamp_value{};
   std::int64_t token_alignment = 128;
 
   static void describe(description<swiglu_forward>& d) {

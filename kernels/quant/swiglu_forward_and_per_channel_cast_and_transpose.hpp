@@ -10,14 +10,14 @@ namespace portile::quant {
 struct swiglu_forward_and_per_channel_cast_and_transpose {
   static constexpr const char* name = "quant.swiglu_forward_and_per_channel_cast_and_transpose";
 
-  tensor x;
-  tensor out;
-  tensor out_sf;
-  word fmt;
+  tensor x{};
+  tensor out{};
+  tensor out_sf{};
+  word fmt{};
   std::int64_t num_per_tokens = 128;
   bool round_sf = false;
   bool without_transpose = false;
-  std::optional<double> clamp_value;
+  std::optional<double> clamp_value{};
 
   static void describe(description<swiglu_forward_and_per_channel_cast_and_transpose>& d) {
     using enum dtype;

@@ -17,19 +17,19 @@ namespace portile::quant {
 struct swiglu_forward_and_per_token_cast {
   static constexpr const char* name = "quant.swiglu_forward_and_per_token_cast";
 
-  tensor x;
-  tensor pos_to_token_topk;
-  tensor topk_weights;
-  tensor pos_to_expert;
-  tensor psum_num_tokens_per_expert;
-  tensor out;
-  tensor out_sf;
-  tensor clamped_count;
-  word fmt;
+  tensor x{};
+  tensor pos_to_token_topk{};
+  tensor topk_weights{};
+  tensor pos_to_expert{};
+  tensor psum_num_tokens_per_expert{};
+  tensor out{};
+  tensor out_sf{};
+  tensor clamped_count{};
+  word fmt{};
   std::int64_t num_per_channels = 128;
-  std::optional<double> routed_scaling_factor;
-  std::optional<double> clamp_value;
-  std::optional<double> sf_clamp_min;
+  std::optional<double> routed_scaling_factor{};
+  std::optional<double> clamp_value{};
+  std::optional<double> sf_clamp_min{};
   std::int64_t token_alignment = 128;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;

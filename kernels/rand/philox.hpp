@@ -7,9 +7,9 @@ namespace portile::rand {
 struct philox {
   static constexpr const char* name = "rand.philox";
 
-  tensor counter;
-  tensor key;
-  tensor out;
+  tensor counter{};
+  tensor key{};
+  tensor out{};
 
   static void describe(description<philox>& d) {
     using enum dtype;

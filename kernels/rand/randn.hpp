@@ -13,7 +13,7 @@ namespace portile::rand {
 struct randn {
   static constexpr const char* name = "rand.randn";
 
-  tensor out;
+  tensor out{};
   std::int64_t seed = 0;
   std::int64_t offset = 0;
 

@@ -7,8 +7,8 @@ namespace portile::rand {
 struct randn_like {
   static constexpr const char* name = "rand.randn_like";
 
-  tensor x;
-  tensor out;
+  tensor x{};
+  tensor out{};
   std::int64_t seed = 0;
   std::int64_t offset = 0;
 

@@ -9,8 +9,8 @@ namespace portile::rand {
 struct seed_mix {
   static constexpr const char* name = "rand.seed_mix";
 
-  tensor seed;
-  tensor out;
+  tensor seed{};
+  tensor out{};
 
   static void describe(description<seed_mix>& d) {
     using enum dtype;

@@ -15,10 +15,10 @@ namespace portile::rope {
 struct apply {
   static constexpr const char* name = "rope.apply";
 
-  tensor query;
-  tensor key;
-  tensor cos_sin_cache;
-  tensor positions;
+  tensor query{};
+  tensor key{};
+  tensor cos_sin_cache{};
+  tensor positions{};
   std::int64_t rot_offset = 0;
   bool interleaved = false;
   bool conjugate = false;

@@ -7,8 +7,8 @@ namespace portile::transpose {
 struct batched {
   static constexpr const char* name = "transpose.batched";
 
-  tensor x;
-  tensor out;
+  tensor x{};
+  tensor out{};
 
   static void describe(description<batched>& d) {
     using enum dtype;

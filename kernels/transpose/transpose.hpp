@@ -7,8 +7,8 @@ namespace portile::transpose {
 struct transpose {
   static constexpr const char* name = "transpose.transpose";
 
-  tensor x;
-  tensor out;
+  tensor x{};
+  tensor out{};
 
   static void describe(description<transpose>& d) {
     using enum dtype;

@@ -1,12 +1,12 @@
 // A backend whose devices are the emulator: host memory behind guard bands, and the kernels of backends/gpu.
 // Built twice, as a CUDA device with waves of 32 lanes and as a HIP device with waves of 64.
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
 
+#include <portile/core/registry.hpp>
 #include <portile/core/version.hpp>
 
 #include "backends/gpu/platform.hpp"
@@ -64,59 +64,18 @@ std::int32_t release(std::int32_t, void* p, std::int32_t, char* text, std::size_
     std::free(static_cast<unsigned char*>(p) - band);
   });
 }
-std::int32_t copy(std::int32_t, void*, void* dst, const void* src, std::uint64_t bytes, char*, std::size_t) {
-  if (bytes) std::memmove(dst, src, bytes);
-  return 0;
-}
-std::int32_t fill(std::int32_t, void*, void* dst, std::int32_t byte, std::uint64_t bytes, char*,
-                  std::size_t) {
-  if (bytes) std::memset(dst, byte, bytes);
-  return 0;
-}
-std::int32_t stream_create(std::int32_t, void** stream, char*, std::size_t) { return *stream = nullptr, 0; }
-std::int32_t stream_destroy(std::int32_t, void*, char*, std::size_t) { return 0; }
 std::int32_t stream_wait(std::int32_t, void*, char* text, std::size_t size) {
   return plugin::guarded(text, size, [] { check_bands(); });
 }
-std::int32_t stream_capturing(std::int32_t, void*, std::int32_t* capturing, char*, std::size_t) {
-  return *capturing = 0, 0;
-}
 
-using clock = std::chrono::steady_clock;
-std::int32_t event_create(std::int32_t, void** e, char*, std::size_t) {
-  return *e = new clock::time_point, 0;
-}
-std::int32_t event_destroy(std::int32_t, void* e, char*, std::size_t) {
-  return delete static_cast<clock::time_point*>(e), 0;
-}
-std::int32_t event_record(std::int32_t, void* e, void*, char*, std::size_t) {
-  *static_cast<clock::time_point*>(e) = clock::now();
-  return 0;
-}
-std::int32_t event_wait(std::int32_t, void*, char*, std::size_t) { return 0; }
-std::int32_t event_elapsed(std::int32_t, void* from, void* to, double* ms, char*, std::size_t) {
-  *ms = std::chrono::duration<double, std::milli>(*static_cast<clock::time_point*>(to) -
-                                                  *static_cast<clock::time_point*>(from))
-            .count();
-  return 0;
-}
-
-constexpr portile_runtime runtime_table{
-    sizeof(portile_runtime),
-    &allocate,
-    &release,
-    &copy,
-    &fill,
-    &stream_create,
-    &stream_destroy,
-    &stream_wait,
-    &stream_capturing,
-    &event_create,
-    &event_destroy,
-    &event_record,
-    &event_wait,
-    &event_elapsed,
-};
+// The host's run time, but for memory between guard bands.
+const portile_runtime runtime_table = [] {
+  portile_runtime t = detail::cpu_runtime();
+  t.allocate = &allocate;
+  t.release = &release;
+  t.stream_wait = &stream_wait;
+  return t;
+}();
 
 struct tables {
   portile_device_info device{};
