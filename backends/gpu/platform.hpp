@@ -3,9 +3,9 @@
 // the host emulator of tests/emulator. A kernel is a class
 //
 //   struct K {
-//     static constexpr int threads = 256;                                        // of a block
-//     struct params { ... };                                                     // trivially copyable, at
-//     most 4 KB template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
+//     static constexpr int threads = 256;   // of a block
+//     struct params { ... };                // trivially copyable, at most 4 KB
+//     template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
 //   };
 //
 // started by launch<K>. Everything that lanes do together goes through `block`. All lanes of a wave take part
@@ -16,7 +16,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <type_traits>
 
 #include <portile/core/numeric/bf16.hpp>
 #include <portile/core/numeric/e2m1.hpp>
@@ -134,6 +136,42 @@ struct block {
   PORTILE_DEVICE std::uint64_t ballot(bool predicate) const { return __ballot(predicate); }
 #endif
 
+  /// The value of the lane `delta` before; the first lanes keep their own.
+  template <class T>
+  PORTILE_DEVICE T shuffle_up(T v, int delta) const {
+    const T other = shuffle(v, lane() - delta);
+    return lane() < delta ? v : other;
+  }
+
+  /// Integer atomics on global or shared memory (4 or 8 bytes, unsigned); they return what was there before.
+  template <class T>
+  PORTILE_DEVICE T atomic_add(T* p, T v) const {
+    return static_cast<T>(atomicAdd(atomic_word(p), static_cast<atomic_type<T>>(v)));
+  }
+  template <class T>
+  PORTILE_DEVICE T atomic_min(T* p, T v) const {
+    return static_cast<T>(atomicMin(atomic_word(p), static_cast<atomic_type<T>>(v)));
+  }
+  template <class T>
+  PORTILE_DEVICE T atomic_max(T* p, T v) const {
+    return static_cast<T>(atomicMax(atomic_word(p), static_cast<atomic_type<T>>(v)));
+  }
+  template <class T>
+  PORTILE_DEVICE T atomic_or(T* p, T v) const {
+    return static_cast<T>(atomicOr(atomic_word(p), static_cast<atomic_type<T>>(v)));
+  }
+  /// Makes this thread's writes to global memory visible on the device before its later ones.
+  PORTILE_DEVICE void device_fence() const { __threadfence(); }
+  /// Orders the shared-memory accesses of a wave's lanes.
+  PORTILE_DEVICE void wave_barrier() const {
+#if defined(PORTILE_GPU_CUDA)
+    __syncwarp();
+#else
+    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+#endif
+  }
+
   /// The largest value of the wave, in every lane.
   PORTILE_DEVICE std::uint32_t wave_max(std::uint32_t v) const {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
@@ -145,6 +183,15 @@ struct block {
     }
     return v;
 #endif
+  }
+
+ private:
+  template <class T>
+  using atomic_type = std::conditional_t<sizeof(T) == 4, unsigned int, unsigned long long>;
+  template <class T>
+  static PORTILE_DEVICE atomic_type<T>* atomic_word(T* p) {
+    static_assert(std::is_integral_v<T> && std::is_unsigned_v<T> && (sizeof(T) == 4 || sizeof(T) == 8));
+    return reinterpret_cast<atomic_type<T>*>(p);
   }
 };
 #endif
@@ -209,6 +256,19 @@ PORTILE_DEVICE void raise_trap(std::uint64_t* trap, unsigned rule, std::int64_t 
 // conversions Instructions where the hardware has them with the bits of core/numeric, and core/numeric itself
 // elsewhere. HIP uses core/numeric throughout until a device is at hand to prove its instructions equal.
 
+/// Two values as bf16, the first one in the low half; the bits of numeric::to_bf16, NaN included.
+PORTILE_DEVICE std::uint32_t to_bf16x2(float first, float second) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  // The instruction's NaN is 0x7FFF.
+  if (numeric::is_nan(first)) pair = (pair & 0xFFFF0000u) | 0x7FC0u;
+  if (numeric::is_nan(second)) pair = (pair & 0x0000FFFFu) | 0x7FC00000u;
+  return pair;
+#else
+  return std::uint32_t{numeric::to_bf16(first).bits} | std::uint32_t{numeric::to_bf16(second).bits} << 16;
+#endif
+}
 /// Two values as e4m3 codes, the first one in the low byte.
 PORTILE_DEVICE std::uint16_t to_e4m3x2(float first, float second) {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 890
@@ -243,6 +303,9 @@ PORTILE_DEVICE void from_e4m3x2(std::uint16_t codes, float& first, float& second
 
 // ----------------------------------------------------------------------------------------------------------------
 // launch
+
+/// Fills global memory with a byte, in the stream's order.
+inline void fill(const struct context& c, void* p, int byte, std::size_t bytes);
 
 /// Where and how a launch runs; made by make_simt below.
 struct context {
@@ -298,6 +361,18 @@ __global__ void __launch_bounds__(K::threads) kernel_entry(const typename K::par
 }
 #endif
 #endif
+
+inline void fill(const context& c, void* p, int byte, std::size_t bytes) {
+  if (c.prepare || bytes == 0) return;
+#if defined(PORTILE_EMULATOR)
+  std::memset(p, byte, bytes);
+#else
+  const current_device guard(c.call.device->ordinal);
+  require_success(
+      PORTILE_GPU_API(MemsetAsync)(p, byte, bytes, static_cast<PORTILE_GPU_API(Stream_t)>(c.call.stream)),
+      "fill");
+#endif
+}
 
 /// Starts K on at most `blocks` blocks with `shared_bytes` of shared memory; nothing for 0 blocks.
 template <class K>

@@ -7,6 +7,6 @@ macro(portile_gpu file)
   list(APPEND PORTILE_GPU_OBJECTS ${ARGN})
 endmacro()
 
-portile_gpu(quant/per_token_cast.cpp quant_per_token_cast_simt)
 portile_gpu(gemm/nt.cpp gemm_nt_simt)
 portile_gpu(moe/topk_gate.cpp moe_topk_gate_simt)
+portile_gpu(quant/per_token_cast.cpp quant_per_token_cast_simt)

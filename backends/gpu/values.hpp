@@ -120,6 +120,39 @@ PORTILE_DEVICE float load_value(const T* row, std::int64_t j) {
     return numeric::to_float(row[j]);
 }
 
+/// `Count` consecutive values as T, fp32 or bf16; the address is a multiple of the bytes written up to 16.
+template <class T, int Count>
+PORTILE_DEVICE void store_values(T* row, std::int64_t first, const float* v) {
+  constexpr int bytes = Count * static_cast<int>(sizeof(T));
+  static_assert(bytes % 16 == 0 || bytes == 8 || bytes == 4);
+  std::uint32_t w[bytes / 4];
+  PORTILE_UNROLL
+  for (int i = 0; i < bytes / 4; ++i) {
+    if constexpr (std::is_same_v<T, float>)
+      w[i] = numeric::float_bits(v[i]);
+    else
+      w[i] = to_bf16x2(v[2 * i], v[2 * i + 1]);
+  }
+  if constexpr (bytes == 4) {
+    store4(row + first, w[0]);
+  } else if constexpr (bytes == 8) {
+    store8(row + first, {{w[0], w[1]}});
+  } else {
+    PORTILE_UNROLL
+    for (int i = 0; i < bytes / 16; ++i)
+      store16(reinterpret_cast<unsigned char*>(row + first) + 16 * i,
+              {{w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]}});
+  }
+}
+/// One value, any alignment.
+template <class T>
+PORTILE_DEVICE void store_value(T* row, std::int64_t j, float v) {
+  if constexpr (std::is_same_v<T, float>)
+    row[j] = v;
+  else
+    row[j] = {static_cast<std::uint16_t>(to_bf16x2(v, 0.0f))};
+}
+
 /// Sixteen scaled values as codes; the address is a multiple of the bytes written.
 template <class Code>
 PORTILE_DEVICE void store_codes16(Code* row, std::int64_t first, const float* v) {

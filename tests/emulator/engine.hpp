@@ -64,6 +64,32 @@ class block {
     const int source = lane() + delta;
     return pick(v, source < wave_size ? source : lane(), where);
   }
+  template <class T>
+  T shuffle_up(T v, int delta, site where = site::current()) const {
+    const int source = lane() - delta;
+    return pick(v, source >= 0 ? source : lane(), where);
+  }
+
+  // Threads switch only where they wait, so that a plain access is an atomic one.
+  template <class T>
+  T atomic_add(T* p, T v) const {
+    return update(p, static_cast<T>(*checked(p) + v));
+  }
+  template <class T>
+  T atomic_min(T* p, T v) const {
+    return update(p, v < *checked(p) ? v : *p);
+  }
+  template <class T>
+  T atomic_max(T* p, T v) const {
+    return update(p, v > *checked(p) ? v : *p);
+  }
+  template <class T>
+  T atomic_or(T* p, T v) const {
+    return update(p, static_cast<T>(*checked(p) | v));
+  }
+  void device_fence() const {}
+  void wave_barrier(site where = site::current()) const { exchange(t_, 0, where); }
+
   std::uint64_t ballot(bool predicate, site where = site::current()) const {
     const std::uint64_t* all = exchange(t_, predicate, where);
     std::uint64_t mask = 0;
@@ -87,6 +113,19 @@ class block {
     T result;
     std::memcpy(&result, &all[source], sizeof result);
     return result;
+  }
+  template <class T>
+  static T* checked(T* p) {
+    static_assert(std::is_integral_v<T> && std::is_unsigned_v<T> && (sizeof(T) == 4 || sizeof(T) == 8),
+                  "as on a device");
+    if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned atomic");
+    return p;
+  }
+  template <class T>
+  static T update(T* p, T v) {
+    const T before = *p;
+    *p = v;
+    return before;
   }
   thread_view t_;
 };

@@ -1,5 +1,5 @@
 // The emulator finds what a device would leave undefined, and computes what a device would.
-#include "tests/emulator/engine.hpp"
+#include "backends/gpu/reduce.hpp"
 
 #include <stdexcept>
 #include <string>
@@ -55,6 +55,25 @@ struct wave_sums : kernel {
                       most == from_first + Block::wave_size - 1 &&
                       below == block.thread() + (block.lane() + 1 < Block::wave_size);
     (*p.out)[static_cast<std::size_t>(block.thread())] = fine ? v : -2;
+  }
+};
+/// Every block adds its sum to a total; the block that comes last hands the total out.
+struct sums_of_blocks : kernel {
+  struct params {
+    std::uint64_t* total;
+    std::uint32_t* ticket;
+    std::vector<int>* out;
+  };
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    auto* scratch = block.template shared<std::uint64_t>();
+    auto* flag = block.template shared<std::uint32_t>(512);
+    const auto mine = static_cast<std::uint64_t>(block.thread() + 1);
+    const std::uint64_t sum = gpu::reduce_block(block, mine, gpu::plus{}, scratch);
+    if (block.thread() == 0) block.atomic_add(p.total, sum);
+    const std::uint64_t below = gpu::inclusive_sum_wave(block, std::uint64_t{1});
+    if (!gpu::last_block(block, p.ticket, flag)) return;
+    (*p.out)[static_cast<std::size_t>(block.thread())] = static_cast<int>(*p.total + below);
   }
 };
 struct divergent_barrier : kernel {
@@ -135,6 +154,18 @@ TEST_CASE("emulator: what lanes exchange, for both wave sizes") {
   for (int i = 0; i < 128; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == i / 32 * 32 * 32 + 496);
   emulator::run_grid<wave_sums, 64>(1, 0, {&out});
   for (int i = 0; i < 128; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == i / 64 * 64 * 64 + 2016);
+}
+
+TEST_CASE("emulator: block sums, the last block of a launch, running sums") {
+  std::vector<int> out(128, -1);
+  std::uint64_t total = 0;
+  std::uint32_t ticket = 0;
+  emulator::run_grid<sums_of_blocks, 32>(3, 1024, {&total, &ticket, &out});
+  for (int i = 0; i < 128; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == 3 * 8256 + i % 32 + 1);
+  CHECK(ticket == 0);
+  total = 0;
+  emulator::run_grid<sums_of_blocks, 64>(2, 1024, {&total, &ticket, &out});
+  for (int i = 0; i < 128; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == 2 * 8256 + i % 64 + 1);
 }
 
 TEST_CASE("emulator: undefined behaviour is an error with its place") {
