@@ -1,5 +1,6 @@
 #pragma once
-// Reductions whose order is fixed by the block's size alone, so that the result does not depend on the launch.
+// Reductions whose order is fixed by the block's size alone, so that the result does not depend on the
+// launch.
 #include "backends/gpu/platform.hpp"
 
 namespace portile::gpu {
