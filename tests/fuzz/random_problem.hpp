@@ -51,10 +51,14 @@ class random_problem {
   const op_info& op() const { return problem.op(); }
   std::string text() const;  ///< every field, one a line
   bool on_host() const;
+  /// Says of all tensors that they lie on this device: what an emulated one takes for its memory is the
+  /// host's.
+  void move_to(device d);
 
   any_problem problem;
   std::deque<buffer> buffers;
   bool runnable = true;  ///< false when a tensor is too large to have memory
+  bool extreme = false;  ///< some input has values of any magnitude, infinities or NaN
 
  private:
   enum class layout { contiguous, padded, column_major, repeated };
