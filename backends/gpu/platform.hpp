@@ -246,7 +246,9 @@ PORTILE_DEVICE void raise_trap(std::uint64_t* trap, unsigned rule, std::int64_t 
   if (!trap) return;
   const auto value = static_cast<unsigned long long>(index) * 256 + rule;
 #if defined(PORTILE_EMULATOR)
+  emulator::races::begin_atomic();
   if (value < *trap) *trap = value;
+  emulator::races::end_atomic();
 #else
   atomicMin(reinterpret_cast<unsigned long long*>(trap), value);
 #endif
