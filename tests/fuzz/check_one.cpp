@@ -66,25 +66,81 @@ contents contents_of(random_problem& r) {
   return all;
 }
 
-/// Runs once on memory as it was made; what the data did wrong, or "".
-std::string run_once(random_problem& r, queue& q, const run_options& options) {
-  for (buffer& b : r.buffers) b.restore();
-  try {
-    run(q, r.problem, options);
-  } catch (const error& e) {
-    throw failure{std::string("check() accepts it and run does not: ") + e.what()};
-  }
-  std::string trapped;
+/// Waits; what the data did wrong, or "".
+std::string wait_for(random_problem& r, queue& q) {
   try {
     q.wait();
   } catch (const data_error& e) {
     must(std::find(r.op().traps.begin(), r.op().traps.end(), e.rule()) != r.op().traps.end(),
          "undeclared trap: " + e.rule());
-    trapped = e.rule() + " at index " + std::to_string(e.index());
+    return e.rule() + " at index " + std::to_string(e.index());
   }
+  return {};
+}
+
+/// Runs once on the host, on memory as it was made.
+std::string run_once(random_problem& r, queue& q) {
+  for (buffer& b : r.buffers) b.restore();
+  try {
+    run(q, r.problem);
+  } catch (const error& e) {
+    throw failure{std::string("check() accepts it and run does not: ") + e.what()};
+  }
+  const std::string trapped = wait_for(r, q);
   expect_memory_untouched(r, false);
   return trapped;
 }
+
+/// Copies of the buffers on a device, at the same address modulo 256 and with their guard bands. An emulated
+/// device computes in the host's memory and needs none.
+class device_memory {
+ public:
+  device_memory(random_problem& r, queue& q) : r_(r), q_(q) {
+    const bool emulated = std::string_view(q.get_device().info().arch) == "emulated";
+    r.move_to(q.get_device(), [&](buffer& b) -> void* {
+      if (emulated) return b.data();
+      copy c{&b, malloc_device(b.whole().size() + 512, q), nullptr};
+      c.start = static_cast<std::uint8_t*>(c.base) + reinterpret_cast<std::uintptr_t>(b.whole().data()) % 256;
+      copies_.push_back(c);
+      return c.start + buffer::band;
+    });
+  }
+  ~device_memory() {
+    for (const copy& c : copies_) free(c.base, q_);
+  }
+  device_memory(const device_memory&) = delete;
+
+  void restore() {
+    for (buffer& b : r_.buffers) b.restore();
+    for (const copy& c : copies_) {
+      const unpoisoned open(*c.from);
+      memcpy(q_, c.start, c.from->whole().data(), c.from->whole().size());
+      q_.wait();
+    }
+  }
+  void fetch() {
+    for (const copy& c : copies_) {
+      const unpoisoned open(*c.from);
+      memcpy(q_, c.from->whole().data(), c.start, c.from->whole().size());
+      q_.wait();
+    }
+  }
+
+ private:
+  struct copy {
+    buffer* from;
+    void* base;
+    std::uint8_t* start;
+  };
+  struct unpoisoned {
+    explicit unpoisoned(buffer& b) : b_(b) { b_.guard(false); }
+    ~unpoisoned() { b_.guard(true); }
+    buffer& b_;
+  };
+  random_problem& r_;
+  queue& q_;
+  std::vector<copy> copies_;
+};
 
 /// An element of a floating-point tensor, or nothing.
 std::optional<double> real_at(const buffer& b, const std::vector<std::uint8_t>& bytes, std::size_t i) {
@@ -136,6 +192,48 @@ void expect_agreement(const random_problem& r, const contents& expected, const c
   }
 }
 
+/// With two grids and, where the device has such a thing, recorded and replayed on the data put back.
+void expect_as_reference(random_problem& r, const other_implementation& other, const contents& expected,
+                         const std::string& trapped) {
+  queue q{other.where, queue_properties{.checked = true}};
+  device_memory memory(r, q);
+  contents first;
+  const auto compare = [&](const char* what, const std::string& found) {
+    memory.fetch();
+    must(found == trapped, std::string(what) + ": the reference reports '" + trapped + "' and " + other.name +
+                               " '" + found + "'");
+    expect_memory_untouched(r, false);
+    const contents got = contents_of(r);
+    expect_agreement(r, expected, got, !trapped.empty());
+    must(first.empty() || first == got, std::string(what) + ": other bits than before");
+    first = got;
+  };
+  try {
+    run_options o;
+    o.implementation = other.name;
+    for (const std::int64_t max_blocks : {0, 2}) {
+      o.max_blocks = max_blocks;
+      memory.restore();
+      run(q, r.problem, o);
+      compare(max_blocks == 0 ? "run" : "two blocks", wait_for(r, q));
+    }
+    const std::vector<field_info>& fields = r.op().fields;
+    const bool on_host_too = std::any_of(fields.begin(), fields.end(), [&](const field_info& f) {
+      return f.on_host && f.kind == field_kind::tensor && f.tensor_in(r.problem.get()).defined();
+    });
+    if (!other.replay || on_host_too) return;
+    o.max_blocks = 0;
+    queue unchecked{other.where};
+    plan chosen(unchecked, r.problem, o);
+    memory.restore();
+    other.replay(unchecked, [&] { chosen.run(r.problem); });
+    unchecked.wait();
+    compare("replay", trapped);
+  } catch (const error& e) {
+    throw failure{std::string("check() accepts it and ") + other.name + " does not: " + e.what()};
+  }
+}
+
 }  // namespace
 
 outcome check_one(random_problem& r, const std::optional<other_implementation>& other) {
@@ -150,9 +248,9 @@ outcome check_one(random_problem& r, const std::optional<other_implementation>& 
   expect_inferred(r);
   if (!r.runnable || !r.on_host()) return outcome::too_large;
 
-  const std::string trapped = run_once(r, q, {});
+  const std::string trapped = run_once(r, q);
   const contents expected = contents_of(r);
-  must(run_once(r, q, {}) == trapped, "the second run found other data broken");
+  must(run_once(r, q) == trapped, "the second run found other data broken");
   for (std::size_t i = 0; i < r.buffers.size(); ++i) {
     const std::vector<std::uint8_t> again = r.buffers[i].contents();
     const auto at = std::mismatch(expected[i].begin(), expected[i].end(), again.begin());
@@ -160,24 +258,7 @@ outcome check_one(random_problem& r, const std::optional<other_implementation>& 
                                             " from byte " + std::to_string(at.first - expected[i].begin()) +
                                             " of " + std::to_string(again.size()));
   }
-
-  if (other) {
-    r.move_to(other->where);
-    queue there{other->where, queue_properties{.checked = true}};
-    contents first;
-    for (const std::int64_t max_blocks : {0, 2}) {
-      run_options o;
-      o.implementation = other->name;
-      o.max_blocks = max_blocks;
-      const std::string found = run_once(r, there, o);
-      must(found == trapped,
-           "the reference reports '" + trapped + "' and " + other->name + " '" + found + "'");
-      const contents got = contents_of(r);
-      expect_agreement(r, expected, got, !trapped.empty());
-      must(first.empty() || first == got, "another grid gave other bits");
-      first = got;
-    }
-  }
+  if (other) expect_as_reference(r, *other, expected, trapped);
   return trapped.empty() ? outcome::ran : outcome::trapped;
 }
 

@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include "fuzz/check_one.hpp"
+#ifdef PORTILE_FUZZ_CUDA_GRAPHS
+#include "fuzz/cuda_graph.hpp"
+#endif
 
 namespace {
 
@@ -19,6 +22,15 @@ void on_signal(int number) {
     std::_Exit(1);
   std::signal(number, SIG_DFL);
   std::raise(number);
+}
+
+std::function<void(portile::queue&, const std::function<void()>&)> replay_on(
+    [[maybe_unused]] portile::device d) {
+#ifdef PORTILE_FUZZ_CUDA_GRAPHS
+  if (d.kind() == portile::device_kind::cuda && std::strcmp(d.info().arch, "emulated") != 0)
+    return &portile::fuzz::replay_as_graph;
+#endif
+  return {};
 }
 
 }  // namespace
@@ -53,7 +65,7 @@ int main(int argc, char** argv) {
     for (const implementation_ref& i : implementations(op.name))
       for (const device d : device::all())
         if (i.entry->name == implementation && i.entry->device_kind == static_cast<std::int32_t>(d.kind()))
-          return fuzz::other_implementation{d, implementation};
+          return fuzz::other_implementation{d, implementation, replay_on(d)};
     return std::nullopt;
   };
 

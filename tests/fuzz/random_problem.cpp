@@ -489,9 +489,15 @@ bool random_problem::on_host() const {
   return host;
 }
 
-void random_problem::move_to(device d) {
+void random_problem::move_to(device d, const std::function<void*(buffer&)>& address_there) {
   for_each_tensor(op(), problem.get(), lists_, [&](const field_info& f, tensor& t) {
-    if (t.defined() && !f.on_host) t.device = d;
+    if (!t.defined() || f.on_host) return;
+    t.device = d;
+    for (buffer& b : buffers)
+      if (t.data == b.data()) {
+        t.data = address_there(b);
+        break;
+      }
   });
 }
 
