@@ -16,7 +16,6 @@ struct hash_column {
 template <bool table_fits>
 struct hash_columns {
   static constexpr int threads = 256, values = 4;
-  static constexpr std::int64_t max_columns = 1024;
   struct params {
     const std::int32_t *ids, *vocab, *offsets;
     const std::int64_t* multipliers;
@@ -112,7 +111,8 @@ struct hash_simt {
   static void launch(const context& c, const engram::hash& p) {
     const std::int64_t layers = p.out.extent(0), columns = p.out.extent(2);
     if (p.out.numel() == 0) return;
-    if (columns <= hash_columns<true>::max_columns)
+    constexpr std::int64_t most_columns = 1024;
+    if (columns <= most_columns)
       start<hash_columns<true>>(c, p, layers, columns,
                                 static_cast<std::size_t>(columns) * sizeof(hash_column));
     else
