@@ -21,10 +21,10 @@ struct sinkhorn_columns {
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     for (std::int64_t b = block.index(); b < p.blocks; b += block.grid()) {
-      const std::int64_t d = b * column_sums::columns + block.thread();
-      const bool mine = block.thread() < column_sums::columns && d < p.partial.cols;
+      const std::int64_t d = b * p.partial.columns() + block.thread();
+      const bool mine = block.thread() < p.partial.columns() && d < p.partial.cols;
       const float old = mine && p.col_scale ? p.col_scale[d] : 0.0f;
-      const auto sum = static_cast<float>(column_sums::sum(block, p.partial, b * column_sums::columns));
+      const auto sum = static_cast<float>(column_sums::sum(block, p.partial, b * p.partial.columns()));
       if (mine) {
         if (p.col_sumsq) p.col_sumsq[d] = sum;
         const float scaled = sum * p.ratio;
@@ -51,9 +51,9 @@ struct weight_gradients {
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     for (std::int64_t b = block.index(); b < p.blocks; b += block.grid()) {
-      const std::int64_t i = p.tiles.quotient(b), first = (b - i * p.tiles.value()) * column_sums::columns;
+      const std::int64_t i = p.tiles.quotient(b), first = (b - i * p.tiles.value()) * p.partial.columns();
       const std::int64_t d = first + block.thread();
-      const bool mine = block.thread() < column_sums::columns && d < p.partial.cols;
+      const bool mine = block.thread() < p.partial.columns() && d < p.partial.cols;
       float hidden = 0, embed = 0, old_hidden = 0, old_embed = 0;
       if (mine) {
         hidden = load_value(p.hidden + i * p.hidden_stride, d);
@@ -88,7 +88,7 @@ struct sinkhorn_columns_simt {
       k.ratio = static_cast<float>(p.ratio);
       k.eps = static_cast<float>(p.eps);
     }
-    k.blocks = column_sums::blocks(k.partial.cols);
+    k.blocks = k.partial.blocks();
     gpu::launch<sinkhorn_columns>(c, k.blocks, column_sums::shared_bytes, k);
   }
 };
@@ -98,7 +98,7 @@ struct grad_w_reduce_simt {
     weight_gradients::params k{};
     const tensor& partial = p.weight_fused_grad_partial;
     k.partial = partial_rows(static_cast<const float*>(partial.data), partial.stride(0), partial.extent(0),
-                             partial.extent(2));
+                             partial.extent(2), partial.extent(1));
     k.partial.aligned = rows_aligned(partial, 16);
     k.partial_stream = partial.stride(1);
     k.hidden = static_cast<const numeric::bf16*>(p.weight_hidden.data);
@@ -110,7 +110,7 @@ struct grad_w_reduce_simt {
     k.hidden_grad_stride = p.weight_hidden_grad.stride(0);
     k.embed_grad_stride = p.weight_embed_grad.stride(0);
     k.accumulate = p.accumulate;
-    const std::int64_t tiles = column_sums::blocks(k.partial.cols);
+    const std::int64_t tiles = k.partial.blocks();
     k.blocks = partial.extent(1) * tiles;
     if (k.blocks == 0) return;
     k.tiles = divider(tiles, k.blocks);

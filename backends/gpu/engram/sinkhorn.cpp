@@ -268,9 +268,8 @@ struct step_scales {
 };
 
 struct sinkhorn_step_simt {
-  /// As many partial rows as the H200 runs blocks at a time; fixed, so that the result does not depend on the
-  /// device.
-  static constexpr std::int64_t max_parts = 396, block_parts = 264, rows_a_part = 32;
+  /// Two partial rows for each multiprocessor of the H200, whatever the device.
+  static constexpr std::int64_t max_parts = 264, rows_a_part = 32;
 
   static std::int64_t parts(const engram::sinkhorn_step& p) {
     return std::min(max_parts, numeric::ceil_div(p.matrix.extent(0), rows_a_part));
@@ -279,12 +278,12 @@ struct sinkhorn_step_simt {
     return static_cast<std::uint64_t>(parts(p) * p.matrix.extent(1)) * sizeof(float);
   }
   static void launch(const context& c, const engram::sinkhorn_step& p) {
-    step_params k{scaled_matrix_of(p),
-                  static_cast<float*>(p.row_scale.data),
-                  static_cast<float*>(p.row_norm.data),
-                  static_cast<float*>(c.call.workspace),
-                  static_cast<float>(p.eps),
-                  parts(p)};
+    const step_params k{scaled_matrix_of(p),
+                        static_cast<float*>(p.row_scale.data),
+                        static_cast<float*>(p.row_norm.data),
+                        static_cast<float*>(c.call.workspace),
+                        static_cast<float>(p.eps),
+                        parts(p)};
     const std::int64_t cols = k.y.cols, wave = c.call.device->wave_size;
     const bool aligned = rows_aligned(p.matrix, 16) && rows_aligned(p.col_scale, 16);
     if (cols == 0) {
@@ -317,8 +316,7 @@ struct sinkhorn_step_simt {
     gpu::launch<K>(c, k.parts, waves * static_cast<std::size_t>(k.y.cols) * sizeof(float), k);
   }
   template <class K>
-  static void by_blocks(const context& c, step_params& k) {
-    k.parts = std::min(k.parts, block_parts);
+  static void by_blocks(const context& c, const step_params& k) {
     gpu::launch<K>(c, k.parts, K::scratch_bytes + static_cast<std::size_t>(k.y.cols) * sizeof(float), k);
   }
   static void general(const context& c, const step_params& k) {
