@@ -25,7 +25,7 @@ struct partial_rows {
     // any device.
     while (quads > 2 && matrices * cols < 264 * columns()) quads /= 2;
   }
-  PORTILE_DEVICE int columns() const { return 4 * quads; }
+  constexpr int columns() const { return 4 * quads; }
   std::int64_t blocks() const { return numeric::ceil_div(cols, 4 * quads); }
 };
 

@@ -8,6 +8,8 @@ macro(portile_gpu file)
 endmacro()
 
 portile_gpu(engram/fused_weight.cpp engram_fused_weight_simt)
+portile_gpu(engram/gate.cpp engram_gate_simt)
+portile_gpu(engram/gate_backward.cpp engram_gate_backward_simt)
 portile_gpu(engram/gather.cpp engram_gather_simt)
 portile_gpu(engram/hash.cpp engram_hash_simt)
 portile_gpu(engram/make_offsets.cpp engram_make_offsets_simt)
