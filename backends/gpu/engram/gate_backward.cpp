@@ -47,7 +47,7 @@ PORTILE_DEVICE float k_gradient(const gate_slopes& s, float x, float k, float w)
 /// registers, and writes the gradients of v for its share of the columns.
 template <int num_threads, int chunks>
 struct gate_backward_chunks {
-  static constexpr int threads = num_threads;
+  static constexpr int threads = num_threads, min_blocks = 1024 / threads;
   static constexpr std::size_t scratch_bytes = 2 * 16 * sizeof(float);
   using params = gate_backward_params;
   using row8 = raw8<bf16>;

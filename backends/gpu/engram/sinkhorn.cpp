@@ -96,7 +96,7 @@ PORTILE_DEVICE float finish_row(const step_params& p, std::int64_t n, float scal
 /// Short rows: a wave takes several at a time.
 template <int quads, int R>
 struct step_by_waves {
-  static constexpr int threads = 256;
+  static constexpr int threads = 256, min_blocks = 2;
   using params = step_params;
 
   template <class Block>
@@ -162,7 +162,7 @@ struct step_by_waves {
 /// Longer rows: the block takes one, while the next one is on its way.
 template <int quads>
 struct step_by_blocks {
-  static constexpr int threads = 512;
+  static constexpr int threads = 512, min_blocks = quads < 4 ? 2 : 1;
   using params = step_params;
   static constexpr std::size_t scratch_bytes = 2 * threads / 32 * sizeof(double);
 

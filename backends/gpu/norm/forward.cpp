@@ -15,18 +15,17 @@ template <class T, bool whole_block, bool aligned>
 struct norm_forward {
   using row = rms_norm_row<T, whole_block, aligned>;
   using params = norm_forward_params<T>;
-  static constexpr int threads = row::threads;
+  static constexpr int threads = row::threads, min_blocks = row::narrow ? 4 : 2;
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     row::for_each_row(block, p.norm, [&](std::int64_t b, std::int64_t t) {
-      raw8<T> value[row::chunks];
-      row::run(block, p.norm, b, t, value);
+      const row r(block, p.norm, b, t);
       T* out = p.out(b, t);
       PORTILE_UNROLL
       for (int c = 0; c < row::chunks; ++c) {
         const std::int64_t j = row::first_value(block, c);
-        if (j < p.norm.hidden) value[c].template store<aligned>(out + j);
+        if (j < p.norm.hidden) r.normalised(p.norm, c).template store<aligned>(out + j);
       }
     });
   }

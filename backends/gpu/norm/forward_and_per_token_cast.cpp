@@ -38,59 +38,55 @@ template <class T, bool whole_block, bool aligned>
 struct norm_cast {
   using row = rms_norm_row<T, whole_block, aligned>;
   using params = norm_cast_params<T>;
-  static constexpr int threads = row::threads;
+  static constexpr int threads = row::threads, min_blocks = row::narrow ? 3 : 2;
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     row::for_each_row(block, p.norm, [&](std::int64_t b, std::int64_t t) {
-      raw8<T> value[row::chunks];
-      row::run(block, p.norm, b, t, value);
-      if (p.out_bf16) {
-        numeric::bf16* to = p.out_bf16(b, t);
-        PORTILE_UNROLL
-        for (int c = 0; c < row::chunks; ++c) {
-          float v[8];
-          PORTILE_UNROLL
-          for (int i = 0; i < 8; ++i) v[i] = value[c][i];
-          const std::int64_t j = row::first_value(block, c);
-          if (j < p.norm.hidden) raw8<numeric::bf16>::from(v).template store<aligned>(to + j);
-        }
-      }
-      words2 codes[row::chunks];
-      PORTILE_UNROLL
-      for (int c = 0; c < row::chunks; ++c) {
-        // Four lanes a group; hidden_size is a multiple of 32, so that all of them are live or none.
-        const std::int64_t j = row::first_value(block, c);
-        const bool live = j < p.norm.hidden;
-        float amax = 0;
-        PORTILE_UNROLL
-        for (int i = 0; i < 8; ++i) amax = numeric::amax_step(amax, value[c][i]);
-        amax = reduce_lanes(block, amax, 4, larger{});
-        const numeric::scale s = make_scale(amax, p.clamp, p.max_q, p.flags);
-        store_scale(block, p, b, t, j / 32, live, s);
-        codes[c] = encode(value[c], s.sf_inv, p.e2m1);
-      }
+      const row r(block, p.norm, b, t);
       std::uint8_t* out = p.out(b, t);
-      if constexpr (aligned) {
-        store_pairs(block, p, out, codes);
-      } else {
-        PORTILE_UNROLL
-        for (int c = 0; c < row::chunks; ++c) {
-          const std::int64_t j = row::first_value(block, c);
-          const int bytes = p.e2m1 ? 4 : 8;
-          for (int i = 0; i < bytes && j < p.norm.hidden; ++i)
-            out[j / 8 * bytes + i] = static_cast<std::uint8_t>(codes[c].w[i / 4] >> (i % 4 * 8));
+      PORTILE_UNROLL
+      for (int c = 0; c < row::chunks; c += 2) {
+        const words2 codes[2] = {encode(block, p, r, b, t, c), encode(block, p, r, b, t, c + 1)};
+        if constexpr (aligned) {
+          store_pair(block, p, out, codes, c);
+        } else {
+          PORTILE_UNROLL
+          for (int k = 0; k < 2; ++k) {
+            const std::int64_t j = row::first_value(block, c + k);
+            const int bytes = p.e2m1 ? 4 : 8;
+            PORTILE_UNROLL
+            for (int i = 0; i < 8; ++i)
+              if (i < bytes && j < p.norm.hidden)
+                out[j / 8 * bytes + i] = static_cast<std::uint8_t>(codes[k].w[i / 4] >> (i % 4 * 8));
+          }
         }
       }
     });
   }
 
  private:
-  static PORTILE_DEVICE words2 encode(const raw8<T>& value, float sf_inv, bool e2m1) {
-    float v[8];
+  /// The codes of chunk c; stores what else there is of it.
+  template <class Block>
+  static PORTILE_DEVICE words2 encode(const Block& block, const params& p, const row& r, std::int64_t b,
+                                      std::int64_t t, int c) {
+    // Four lanes a group; hidden_size is a multiple of 32, so that all of them are live or none.
+    const std::int64_t j = row::first_value(block, c);
+    const bool live = j < p.norm.hidden;
+    const raw8<T> value = r.normalised(p.norm, c);
+    float v[8], amax = 0;
     PORTILE_UNROLL
-    for (int i = 0; i < 8; ++i) v[i] = value[i] * sf_inv;
-    if (!e2m1) return {{to_e4m3x4(v[0], v[1], v[2], v[3]), to_e4m3x4(v[4], v[5], v[6], v[7])}};
+    for (int i = 0; i < 8; ++i) {
+      v[i] = value[i];
+      amax = numeric::amax_step(amax, v[i]);
+    }
+    if (p.out_bf16 && live) raw8<numeric::bf16>::from(v).template store<aligned>(p.out_bf16(b, t) + j);
+    amax = reduce_lanes(block, amax, 4, larger{});
+    const numeric::scale s = make_scale(amax, p.clamp, p.max_q, p.flags);
+    store_scale(block, p, b, t, j / 32, live, s);
+    PORTILE_UNROLL
+    for (int i = 0; i < 8; ++i) v[i] *= s.sf_inv;
+    if (!p.e2m1) return {{to_e4m3x4(v[0], v[1], v[2], v[3]), to_e4m3x4(v[4], v[5], v[6], v[7])}};
     words2 w{};
     PORTILE_UNROLL
     for (int i = 0; i < 8; ++i) w.w[0] |= to_e2m1_code(v[i]) << (4 * i);
@@ -116,26 +112,23 @@ struct norm_cast {
     }
   }
 
-  /// Neighbouring lanes exchange codes of two chunks, so that each stores those of both lanes for one of
-  /// them: 16 bytes instead of 8.
+  /// Neighbouring lanes exchange codes of chunks c and c + 1, so that each stores those of both lanes for one
+  /// of them: 16 bytes instead of 8.
   template <class Block>
-  static PORTILE_DEVICE void store_pairs(const Block& block, const params& p, std::uint8_t* out,
-                                         const words2 (&codes)[row::chunks]) {
+  static PORTILE_DEVICE void store_pair(const Block& block, const params& p, std::uint8_t* out,
+                                        const words2 (&codes)[2], int c) {
     const bool odd = row::lane(block) % 2 != 0;
-    PORTILE_UNROLL
-    for (int c = 0; c < row::chunks; c += 2) {
-      const words2 sent = odd ? codes[c] : codes[c + 1], kept = odd ? codes[c + 1] : codes[c];
-      words2 got{};
-      got.w[0] = block.shuffle_xor(sent.w[0], 1);
-      if (!p.e2m1) got.w[1] = block.shuffle_xor(sent.w[1], 1);
-      const words2 low = odd ? got : kept, high = odd ? kept : got;
-      const std::int64_t j = row::first_value(block, odd ? c + 1 : c) - (odd ? 8 : 0);
-      if (j >= p.norm.hidden) continue;
-      if (p.e2m1)
-        store8(out + j / 2, {{low.w[0], high.w[0]}});
-      else
-        store16(out + j, {{low.w[0], low.w[1], high.w[0], high.w[1]}});
-    }
+    const words2 sent = odd ? codes[0] : codes[1], kept = odd ? codes[1] : codes[0];
+    words2 got{};
+    got.w[0] = block.shuffle_xor(sent.w[0], 1);
+    if (!p.e2m1) got.w[1] = block.shuffle_xor(sent.w[1], 1);
+    const words2 low = odd ? got : kept, high = odd ? kept : got;
+    const std::int64_t j = row::first_value(block, odd ? c + 1 : c) - (odd ? 8 : 0);
+    if (j >= p.norm.hidden) return;
+    if (p.e2m1)
+      store8(out + j / 2, {{low.w[0], high.w[0]}});
+    else
+      store16(out + j, {{low.w[0], low.w[1], high.w[0], high.w[1]}});
   }
 };
 

@@ -42,6 +42,7 @@ struct rms_norm_params {
 template <class T, bool whole_block, bool aligned>
 struct rms_norm_row {
   static constexpr int threads = 256, chunks = 4;
+  static constexpr bool narrow = sizeof(T) == 2;
   static constexpr std::size_t scratch_bytes = 2 * threads / 32 * sizeof(double);
   static std::int64_t wave_width(std::int64_t wave) { return wave * chunks * 8; }
 
@@ -58,12 +59,14 @@ struct rms_norm_row {
     return std::int64_t{c * lanes<Block>() + lane(block)} * 8;
   }
 
-  /// The row's values, rounded to T, in `value`. Dead chunks give anything.
+  raw8<T> value[chunks], weight[chunks];  ///< x, with the residual, and its factors; zero where there is none
+  float rstd;
+
+  /// Stores residual_out and rstd on the way.
   template <class Block>
-  static PORTILE_DEVICE void run(const Block& block, const rms_norm_params<T>& p, std::int64_t b,
-                                 std::int64_t t, raw8<T> (&value)[chunks]) {
+  PORTILE_DEVICE rms_norm_row(const Block& block, const rms_norm_params<T>& p, std::int64_t b,
+                              std::int64_t t) {
     auto* scratch = block.template shared<double>();
-    raw8<T> weight[chunks];
     const T* x = p.x(b, t);
     PORTILE_UNROLL
     for (int c = 0; c < chunks; ++c) {
@@ -124,17 +127,16 @@ struct rms_norm_row {
                              ::sqrt(exact[0] / static_cast<double>(p.hidden) + static_cast<double>(p.eps)));
     }
     if (p.rstd && lane(block) == 0) p.rstd[b * p.rstd_batch + t * p.rstd_row] = r;
+    rstd = r;
+  }
 
+  /// The results of chunk c, rounded to T.
+  PORTILE_DEVICE raw8<T> normalised(const rms_norm_params<T>& p, int c) const {
+    float v[8];
     PORTILE_UNROLL
-    for (int c = 0; c < chunks; ++c) {
-      float v[8];
-      PORTILE_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        const float factor = p.weight ? weight[c][i] * p.out_scale : p.out_scale;
-        v[i] = (value[c][i] * r) * factor;
-      }
-      value[c] = raw8<T>::from(v);
-    }
+    for (int i = 0; i < 8; ++i)
+      v[i] = (value[c][i] * rstd) * (p.weight ? weight[c][i] * p.out_scale : p.out_scale);
+    return raw8<T>::from(v);
   }
 
   /// Calls f(b, t) for the rows of the block's waves, or of the block.
