@@ -25,7 +25,7 @@ struct norm_forward {
       PORTILE_UNROLL
       for (int c = 0; c < row::chunks; ++c) {
         const std::int64_t j = row::first_value(block, c);
-        if (j < p.norm.hidden) r.normalised(p.norm, c).template store<aligned>(out + j);
+        if (j < p.norm.hidden) r.normalised(block, p.norm, c).template store<aligned>(out + j);
       }
     });
   }

@@ -29,9 +29,8 @@ struct norm_cast_params {
   float* sf;  ///< where the scales are not packed
   std::int64_t sf_batch, sf_row, sf_col;
   divider mega_block, mega_rows;  ///< tokens of a block, and the rows it takes
-  quant::scale_flags flags;
   float clamp, max_q;
-  bool e2m1;
+  bool e2m1, round;
 };
 
 template <class T, bool whole_block, bool aligned>
@@ -44,12 +43,11 @@ struct norm_cast {
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     row::for_each_row(block, p.norm, [&](std::int64_t b, std::int64_t t) {
       const row r(block, p.norm, b, t);
-      std::uint8_t* out = p.out(b, t);
       PORTILE_UNROLL
       for (int c = 0; c < row::chunks; c += 2) {
         const words2 codes[2] = {encode(block, p, r, b, t, c), encode(block, p, r, b, t, c + 1)};
         if constexpr (aligned) {
-          store_pair(block, p, out, codes, c);
+          store_pair(block, p, p.out(b, t), codes, c);
         } else {
           PORTILE_UNROLL
           for (int k = 0; k < 2; ++k) {
@@ -58,7 +56,7 @@ struct norm_cast {
             PORTILE_UNROLL
             for (int i = 0; i < 8; ++i)
               if (i < bytes && j < p.norm.hidden)
-                out[j / 8 * bytes + i] = static_cast<std::uint8_t>(codes[k].w[i / 4] >> (i % 4 * 8));
+                p.out(b, t)[j / 8 * bytes + i] = static_cast<std::uint8_t>(codes[k].w[i / 4] >> (i % 4 * 8));
           }
         }
       }
@@ -73,7 +71,7 @@ struct norm_cast {
     // Four lanes a group; hidden_size is a multiple of 32, so that all of them are live or none.
     const std::int64_t j = row::first_value(block, c);
     const bool live = j < p.norm.hidden;
-    const raw8<T> value = r.normalised(p.norm, c);
+    const raw8<T> value = r.normalised(block, p.norm, c);
     float v[8], amax = 0;
     PORTILE_UNROLL
     for (int i = 0; i < 8; ++i) {
@@ -82,7 +80,7 @@ struct norm_cast {
     }
     if (p.out_bf16 && live) raw8<numeric::bf16>::from(v).template store<aligned>(p.out_bf16(b, t) + j);
     amax = reduce_lanes(block, amax, 4, larger{});
-    const numeric::scale s = make_scale(amax, p.clamp, p.max_q, p.flags);
+    const numeric::scale s = make_scale(amax, p.clamp, p.max_q, {.round = p.round});
     store_scale(block, p, b, t, j / 32, live, s);
     PORTILE_UNROLL
     for (int i = 0; i < 8; ++i) v[i] *= s.sf_inv;
@@ -147,10 +145,10 @@ struct forward_and_per_token_cast_simt {
                             .sf_col = p.out_sf.stride(p.out_sf.rank - 1),
                             .mega_block = {},
                             .mega_rows = {},
-                            .flags = quant::flags_of(p),
                             .clamp = quant::default_clamp(p.out.dtype, false),
                             .max_q = quant::max_code(p.out.dtype),
-                            .e2m1 = p.out.dtype == dtype::e2m1x2};
+                            .e2m1 = p.out.dtype == dtype::e2m1x2,
+                            .round = p.round_sf};
       if (p.out_sf.dtype == dtype::f32) k.sf = static_cast<float*>(p.out_sf.data);
       if (p.mega_moe_block_m > 0) {
         k.mega_block = divider(p.mega_moe_block_m, std::max<std::int64_t>(k.norm.rows, 1));

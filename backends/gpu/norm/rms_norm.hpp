@@ -59,7 +59,7 @@ struct rms_norm_row {
     return std::int64_t{c * lanes<Block>() + lane(block)} * 8;
   }
 
-  raw8<T> value[chunks], weight[chunks];  ///< x, with the residual, and its factors; zero where there is none
+  raw8<T> value[chunks];  ///< x with the residual; zero where there is none
   float rstd;
 
   /// Stores residual_out and rstd on the way.
@@ -87,13 +87,6 @@ struct rms_norm_row {
         PORTILE_UNROLL
         for (int i = 0; i < 8; ++i) n[i] = value[c][i] + residual[c][i];
         value[c] = raw8<T>::from(n);
-      }
-    }
-    if (p.weight) {
-      PORTILE_UNROLL
-      for (int c = 0; c < chunks; ++c) {
-        const std::int64_t j = first_value(block, c);
-        weight[c] = j < p.hidden ? raw8<T>::template load<aligned>(p.weight + j) : raw8<T>::zero();
       }
     }
     if (p.residual_out) {
@@ -130,12 +123,16 @@ struct rms_norm_row {
     rstd = r;
   }
 
-  /// The results of chunk c, rounded to T.
-  PORTILE_DEVICE raw8<T> normalised(const rms_norm_params<T>& p, int c) const {
+  /// The results of chunk c, rounded to T. The weights come from the cache: the blocks before have read them.
+  template <class Block>
+  PORTILE_DEVICE raw8<T> normalised(const Block& block, const rms_norm_params<T>& p, int c) const {
+    const std::int64_t j = first_value(block, c);
+    raw8<T> weight = raw8<T>::zero();
+    if (p.weight && j < p.hidden) weight = raw8<T>::template load<aligned>(p.weight + j);
     float v[8];
     PORTILE_UNROLL
     for (int i = 0; i < 8; ++i)
-      v[i] = (value[c][i] * rstd) * (p.weight ? weight[c][i] * p.out_scale : p.out_scale);
+      v[i] = (value[c][i] * rstd) * (p.weight ? weight[i] * p.out_scale : p.out_scale);
     return raw8<T>::from(v);
   }
 
