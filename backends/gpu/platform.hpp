@@ -4,6 +4,7 @@
 //
 //   struct K {
 //     static constexpr int threads = 256;   // of a block
+//     static constexpr int min_blocks = 2;  // may be left out: blocks that a CUDA multiprocessor is to hold
 //     struct params { ... };                // trivially copyable, at most 4 KB
 //     template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
 //   };
@@ -350,8 +351,16 @@ class current_device {
 inline constexpr std::size_t default_shared_bytes = 48 * 1024;
 
 #if defined(PORTILE_GPU_CUDA)
+/// 0: the compiler uses as many registers as it likes.
 template <class K>
-__global__ void __launch_bounds__(K::threads) kernel_entry(const __grid_constant__ typename K::params p) {
+constexpr int min_blocks() {
+  if constexpr (requires { K::min_blocks; })
+    return K::min_blocks;
+  else
+    return 0;
+}
+template <class K>
+__global__ void __launch_bounds__(K::threads, min_blocks<K>()) kernel_entry(const __grid_constant__ typename K::params p) {
   block<K::threads> b;
   K::run(b, p);
 }
