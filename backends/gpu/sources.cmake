@@ -8,5 +8,14 @@ macro(portile_gpu file)
 endmacro()
 
 portile_gpu(gemm/nt.cpp gemm_nt_simt)
+portile_gpu(mhc/expand.cpp mhc_expand_simt mhc_expand_backward_simt)
+portile_gpu(mhc/fn_normw_merge.cpp mhc_fn_normw_merge_simt mhc_fn_normw_merge_backward_simt)
+portile_gpu(mhc/post.cpp mhc_post_simt mhc_post_backward_simt)
+portile_gpu(mhc/pre_apply_mix.cpp mhc_pre_apply_mix_simt mhc_pre_apply_mix_backward_simt)
+portile_gpu(mhc/pre_split_mixes.cpp mhc_pre_split_mixes_simt mhc_pre_split_mixes_backward_simt
+  mhc_head_compute_mix_simt mhc_head_compute_mix_backward_simt)
+portile_gpu(mhc/reduce_partials_and_rmsnorm.cpp mhc_reduce_partials_and_rmsnorm_simt
+  mhc_reduce_partials_and_rmsnorm_backward_simt)
+portile_gpu(mhc/sinkhorn.cpp mhc_sinkhorn_simt mhc_sinkhorn_backward_simt)
 portile_gpu(moe/topk_gate.cpp moe_topk_gate_simt)
 portile_gpu(quant/per_token_cast.cpp quant_per_token_cast_simt)
