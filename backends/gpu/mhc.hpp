@@ -1,6 +1,6 @@
 #pragma once
-// The steps of the mhc operations on a GPU, each once: the fused operations are made of the same functions and
-// of the same kernels as the others, so that their bits agree. The order of arithmetic is the reference's
+// The steps of the mhc operations on a GPU, each once: the fused operations are made of the same functions
+// and of the same kernels as the others, so that their bits agree. The order of arithmetic is the reference's
 // wherever the contract fixes one.
 #include <portile/core/numeric/elementary.hpp>
 #include <portile/core/numeric/tf32.hpp>
@@ -55,19 +55,25 @@ PORTILE_DEVICE float lane_value(const words4& w, int e) {
 /// `aligned`: the chunk is whole and its address a multiple of 16; else `count` values, zeros after them.
 template <bool aligned>
 PORTILE_DEVICE words4 load_chunk(const bf16* p, std::int64_t count = chunk) {
-  if constexpr (aligned) return load16(p);
-  words4 w{};
-  PORTILE_UNROLL
-  for (int e = 0; e < chunk; ++e)
-    if (e < count) w.w[e / 2] |= std::uint32_t{p[e].bits} << (16 * (e % 2));
-  return w;
+  if constexpr (aligned) {
+    return load16(p);
+  } else {
+    words4 w{};
+    PORTILE_UNROLL
+    for (int e = 0; e < chunk; ++e)
+      if (e < count) w.w[e / 2] |= std::uint32_t{p[e].bits} << (16 * (e % 2));
+    return w;
+  }
 }
 template <bool aligned>
 PORTILE_DEVICE void store_chunk(bf16* p, const words4& w, std::int64_t count = chunk) {
-  if constexpr (aligned) return store16(p, w);
-  PORTILE_UNROLL
-  for (int e = 0; e < chunk; ++e)
-    if (e < count) p[e] = {static_cast<std::uint16_t>(w.w[e / 2] >> (16 * (e % 2)))};
+  if constexpr (aligned) {
+    store16(p, w);
+  } else {
+    PORTILE_UNROLL
+    for (int e = 0; e < chunk; ++e)
+      if (e < count) p[e] = {static_cast<std::uint16_t>(w.w[e / 2] >> (16 * (e % 2)))};
+  }
 }
 PORTILE_DEVICE words4 round_chunk(const float (&v)[chunk]) {
   return {{to_bf16x2(v[0], v[1]), to_bf16x2(v[2], v[3]), to_bf16x2(v[4], v[5]), to_bf16x2(v[6], v[7])}};
@@ -136,25 +142,36 @@ PORTILE_DEVICE float ordered_sum(const float* p, std::int64_t stride, std::int64
 }
 
 // ------------------------------------------------------------------------------------------------------------
-// Sinkhorn: lane i of a run of sinkhorn_lanes<mult> holds row i of a token's matrix; a row at or beyond mult is
-// never read by the others. All lanes of the wave take part.
+// Sinkhorn: lane i of a run of sinkhorn_lanes<mult> holds row i of a token's matrix; a row at or beyond mult
+// is never read by the others. All lanes of the wave take part.
 
 template <int mult>
-constexpr int sinkhorn_lanes = mult <= 1 ? 1 : mult <= 2 ? 2 : mult <= 4 ? 4 : 8;
+constexpr int sinkhorn_lanes = mult <= 1   ? 1
+                               : mult <= 2 ? 2
+                               : mult <= 4 ? 4
+                                           : 8;
 
 /// Calls f(std::integral_constant<int, mult>), mult 1 to 8.
 template <class F>
 PORTILE_DEVICE void with_mult(std::int64_t mult, F f) {
   static_assert(portile::mhc::max_mult == 8);
   switch (mult) {
-    case 1: return f(std::integral_constant<int, 1>{});
-    case 2: return f(std::integral_constant<int, 2>{});
-    case 3: return f(std::integral_constant<int, 3>{});
-    case 4: return f(std::integral_constant<int, 4>{});
-    case 5: return f(std::integral_constant<int, 5>{});
-    case 6: return f(std::integral_constant<int, 6>{});
-    case 7: return f(std::integral_constant<int, 7>{});
-    default: return f(std::integral_constant<int, 8>{});
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 3:
+      return f(std::integral_constant<int, 3>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
+    case 5:
+      return f(std::integral_constant<int, 5>{});
+    case 6:
+      return f(std::integral_constant<int, 6>{});
+    case 7:
+      return f(std::integral_constant<int, 7>{});
+    default:
+      return f(std::integral_constant<int, 8>{});
   }
 }
 /// sinkhorn_lanes of a mult that is known at run time only.
@@ -191,7 +208,8 @@ PORTILE_DEVICE float row_sum(const float (&a)[mult]) {
 }
 /// Divides each column by its sum + eps; gives the divisors.
 template <int mult, class Block>
-PORTILE_DEVICE void normalise_columns(const Block& block, float (&a)[mult], float eps, float (&divisor)[mult]) {
+PORTILE_DEVICE void normalise_columns(const Block& block, float (&a)[mult], float eps,
+                                      float (&divisor)[mult]) {
   column_sums(block, a, divisor);
   PORTILE_UNROLL
   for (int o = 0; o < mult; ++o) a[o] /= divisor[o] += eps;
@@ -294,16 +312,27 @@ struct partial_sums {
         square_token(1) {
     if (out_mul) sqrsum = out_mul + num_splits * num_tokens * num_mixes;
   }
-  std::uint64_t bytes() const { return static_cast<std::uint64_t>(splits * tokens * groups * (mixes + 1)) * 4; }
+  std::uint64_t bytes() const {
+    return static_cast<std::uint64_t>(splits * tokens * groups * (mixes + 1)) * 4;
+  }
 };
 
+/// mhc.pre_norm_fn_partials of channels in groups of `group`, cut into `splits`. With `to.splits` = 1 the
+/// sums of the splits are added too, in order.
+void launch_partial_sums(const context& c, const tensor& residual, const tensor& fn,
+                         const tensor& norm_weight, std::int64_t group, std::int64_t splits,
+                         const partial_sums& to);
+/// How many partial sums operations that go on from them keep: one a split, or their total where that fills
+/// the device anyway or where they are many.
+std::int64_t kept_splits(const portile_device_info& device, std::int64_t tokens, std::int64_t splits);
 /// mhc.pre_apply_mix.
 void launch_apply_mix(const context& c, const tensor& x, const rows<const float>& mix, bool mix_aligned,
                       const tensor& out);
 /// mhc.post.
 void launch_post(const context& c, const tensor& x, const tensor& residual, const tensor& post_mix,
                  const tensor& comb_mix, const tensor& out);
-/// mhc.reduce_partials_and_rmsnorm. out_mul [tokens, groups, mixes] and sqrsum [tokens, groups] may be absent.
+/// mhc.reduce_partials_and_rmsnorm. out_mul [tokens, groups, mixes] and sqrsum [tokens, groups] may be
+/// absent.
 void launch_reduce_partials(const context& c, const partial_sums& from, const tensor& out_mul,
                             const tensor& sqrsum, const tensor& out, float size, float eps);
 /// mhc.reduce_partials_and_rmsnorm_backward, the gradient of out_mul rounded to tf32 or not. `out_mul_grad`
@@ -311,5 +340,9 @@ void launch_reduce_partials(const context& c, const partial_sums& from, const te
 void launch_rmsnorm_backward(const context& c, const tensor& out_grad, const rows<const float>& out_mul,
                              const rows<const float>& sqrsum, std::int64_t groups, float size, float eps,
                              bool to_tf32, const rows<float>& out_mul_grad, const rows<float>& sqrsum_grad);
+
+/// mhc.fn_normw_merge_backward of out_grad, rows of `columns` values.
+void launch_merge_backward(const context& c, const rows<const float>& out_grad, std::int64_t columns,
+                           const merge_gradients& to);
 
 }  // namespace portile::gpu::mhc_steps

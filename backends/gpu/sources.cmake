@@ -10,8 +10,12 @@ endmacro()
 portile_gpu(gemm/nt.cpp gemm_nt_simt)
 portile_gpu(mhc/expand.cpp mhc_expand_simt mhc_expand_backward_simt)
 portile_gpu(mhc/fn_normw_merge.cpp mhc_fn_normw_merge_simt mhc_fn_normw_merge_backward_simt)
+portile_gpu(mhc/multilayer_recompute.cpp mhc_multilayer_recompute_simt)
 portile_gpu(mhc/post.cpp mhc_post_simt mhc_post_backward_simt)
+portile_gpu(mhc/pre.cpp mhc_pre_simt mhc_pre_big_fuse_simt)
 portile_gpu(mhc/pre_apply_mix.cpp mhc_pre_apply_mix_simt mhc_pre_apply_mix_backward_simt)
+portile_gpu(mhc/pre_norm_fn.cpp mhc_pre_norm_fn_simt mhc_pre_norm_fn_partials_simt)
+portile_gpu(mhc/pre_norm_fn_backward.cpp mhc_pre_norm_fn_backward_simt mhc_block_backward_simt)
 portile_gpu(mhc/pre_split_mixes.cpp mhc_pre_split_mixes_simt mhc_pre_split_mixes_backward_simt
   mhc_head_compute_mix_simt mhc_head_compute_mix_backward_simt)
 portile_gpu(mhc/reduce_partials_and_rmsnorm.cpp mhc_reduce_partials_and_rmsnorm_simt

@@ -78,15 +78,19 @@ struct fn_normw_merge_simt {
 
 struct fn_normw_merge_backward_simt {
   static void launch(const context& c, const mhc::fn_normw_merge_backward& p) {
-    if (!p.fn_grad && !p.norm_weight_grad) return;
-    const merge_backward_kernel::params q{
-        rows<const float>(p.out_grad), p.fn.extent(1),
-        merge_gradients(p.fn_grad, p.norm_weight_grad, p.fn, p.norm_weight, p.accumulate)};
-    gpu::launch<merge_backward_kernel>(c, numeric::ceil_div(q.columns, merge_backward_kernel::threads), 0, q);
+    launch_merge_backward(c, rows<const float>(p.out_grad), p.fn.extent(1),
+                          merge_gradients(p.fn_grad, p.norm_weight_grad, p.fn, p.norm_weight, p.accumulate));
   }
 };
 
 }  // namespace
+
+void mhc_steps::launch_merge_backward(const context& c, const rows<const float>& out_grad,
+                                      std::int64_t columns, const merge_gradients& to) {
+  if (!to.fn_grad && !to.norm_weight_grad) return;
+  gpu::launch<merge_backward_kernel>(c, numeric::ceil_div(columns, merge_backward_kernel::threads), 0,
+                                     {out_grad, columns, to});
+}
 
 extern const portile_implementation mhc_fn_normw_merge_simt;
 const portile_implementation mhc_fn_normw_merge_simt = make_simt<mhc::fn_normw_merge, fn_normw_merge_simt>();

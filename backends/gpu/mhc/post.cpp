@@ -64,9 +64,9 @@ struct post_kernel {
   }
 };
 
-/// A block takes the products of up to four old streams with up to four gradients of a token. The one with the
-/// first gradients also computes the gradients of those old streams, over all of the others, and the one with
-/// the first of both that of x.
+/// A block takes the products of up to four old streams with up to four gradients of a token. The one with
+/// the first gradients also computes the gradients of those old streams, over all of the others, and the one
+/// with the first of both that of x.
 template <bool aligned>
 struct post_backward_kernel {
   static constexpr int threads = 256;

@@ -44,7 +44,8 @@ struct apply_kernel {
   }
 };
 
-/// A block takes up to four streams of a token: their gradients, and the products with the gradient of the sum.
+/// A block takes up to four streams of a token: their gradients, and the products with the gradient of the
+/// sum.
 template <bool aligned>
 struct apply_backward_kernel {
   static constexpr int threads = 256;

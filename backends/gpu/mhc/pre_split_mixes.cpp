@@ -168,7 +168,8 @@ struct split_total_kernel {
         for (std::int64_t q = depth; q < p.parts; q += ahead * deep) {
           double v[ahead];
           PORTILE_UNROLL
-          for (int i = 0; i < ahead; ++i) v[i] = q + i * deep < p.parts ? p.partial[(q + i * deep) * columns + c] : 0.0;
+          for (int i = 0; i < ahead; ++i)
+            v[i] = q + i * deep < p.parts ? p.partial[(q + i * deep) * columns + c] : 0.0;
           PORTILE_UNROLL
           for (int i = 0; i < ahead; ++i) sum += v[i];
         }
@@ -183,8 +184,7 @@ struct split_total_kernel {
       block.barrier();
       if (block.thread() < 3)
         for (int i = 0; i < wide; ++i)
-          if (c0 + i >= p.mixes && c0 + i < columns &&
-              p.affine.segment(c0 + i - p.mixes) == block.thread())
+          if (c0 + i >= p.mixes && c0 + i < columns && p.affine.segment(c0 + i - p.mixes) == block.thread())
             scale += scratch[i];
       block.barrier();
     }
@@ -255,7 +255,9 @@ struct head_compute_mix_simt {
 };
 
 /// Parts that the tokens are summed in: of at least 64 tokens, at most 128 of them.
-std::int64_t part_of(std::int64_t tokens) { return std::max<std::int64_t>(64, numeric::ceil_div(tokens, 128)); }
+std::int64_t part_of(std::int64_t tokens) {
+  return std::max<std::int64_t>(64, numeric::ceil_div(tokens, 128));
+}
 
 std::uint64_t backward_workspace(const tensor& x) {
   return static_cast<std::uint64_t>(numeric::ceil_div(x.extent(0), part_of(x.extent(0))) * 2 * x.extent(1)) *

@@ -9,8 +9,8 @@ namespace {
 
 using namespace mhc_steps;
 
-/// A thread adds the parts of `width` neighbouring products: 4, or 1 for any address. Each adds the squares of
-/// its token too: they lie in the cache.
+/// A thread adds the parts of `width` neighbouring products: 4, or 1 for any address. Each adds the squares
+/// of its token too: they lie in the cache.
 template <int width>
 struct reduce_kernel {
   static constexpr int threads = 256, ahead = width == 4 ? 8 : 16;
@@ -157,8 +157,7 @@ void mhc_steps::launch_reduce_partials(const context& c, const partial_sums& fro
     p.from = from;
     if (out_mul) p.out_mul = rows<float>(out_mul);
     // [tokens] instead of [tokens, groups]: one group.
-    if (sqrsum)
-      p.sqrsum = rows<float>(static_cast<float*>(sqrsum.data), sqrsum.stride(0), 0);
+    if (sqrsum) p.sqrsum = rows<float>(static_cast<float*>(sqrsum.data), sqrsum.stride(0), 0);
     p.out = rows<float>(out);
     const std::int64_t row_pieces = from.mixes / width;
     p.pieces = from.tokens * row_pieces;
@@ -184,9 +183,9 @@ void mhc_steps::launch_rmsnorm_backward(const context& c, const tensor& out_grad
   using kernel = rmsnorm_backward_kernel;
   const std::int64_t work = out_grad.extent(0) * groups;
   if (work == 0) return;
-  const kernel::params p{rows<const float>(out_grad), out_mul, sqrsum,
-                         out_mul_grad,                sqrsum_grad, out_grad.extent(1),
-                         work,                        divider(groups, work), size, eps, to_tf32};
+  const kernel::params p{
+      rows<const float>(out_grad), out_mul, sqrsum, out_mul_grad, sqrsum_grad, out_grad.extent(1), work,
+      divider(groups, work),       size,    eps,    to_tf32};
   gpu::launch<kernel>(c, numeric::ceil_div(work, kernel::threads / kernel::lanes), 0, p);
 }
 

@@ -78,8 +78,9 @@ struct sinkhorn_kernel {
   }
 };
 
-/// Forward once, keeping each step's divisors; then back, each matrix rebuilt from the one after it. When not all
-/// divisors fit, the last `kept` pairs of steps come first, and the way there is gone once more for those before.
+/// Forward once, keeping each step's divisors; then back, each matrix rebuilt from the one after it. When not
+/// all divisors fit, the last `kept` pairs of steps come first, and the way there is gone once more for those
+/// before.
 struct sinkhorn_backward_kernel {
   static constexpr int threads = 128;
   static constexpr int max_kept = 32;
@@ -99,16 +100,14 @@ struct sinkhorn_backward_kernel {
     const int first_lane = block.lane() / lanes * lanes, number = block.lane() - first_lane;
     for (std::int64_t first = block.index() * tokens; first < p.tokens; first += block.grid() * tokens) {
       const row_place<mult> at(block, first, p.tokens);
-      float softmax[mult], a[mult], g[mult], divisor[mult];
-      load_row<mult>(p.x.at(at.token, at.row), p.aligned, softmax);
+      float a[mult], g[mult], divisor[mult];
       load_row<mult>(p.out_grad.at(at.token, at.row), p.aligned, g);
-      softmax_row(softmax);
 
       // Pair 0 is the first step over columns alone, pair r a step over rows and one over columns.
       for (std::int64_t end = p.repeat; end > 0; end -= p.kept) {
         const std::int64_t begin = end > p.kept ? end - p.kept : 0;
-        PORTILE_UNROLL
-        for (int o = 0; o < mult; ++o) a[o] = softmax[o] + p.eps;
+        load_row<mult>(p.x.at(at.token, at.row), p.aligned, a);
+        softmax_plus_eps(a, p.eps);
         for (std::int64_t r = 0; r < end; ++r) {
           const float row_divisor = r > 0 ? normalise_row(a, p.eps) : 1.0f;
           normalise_columns(block, a, p.eps, divisor);
@@ -145,11 +144,14 @@ struct sinkhorn_backward_kernel {
           for (int o = 0; o < mult; ++o) g[o] = (g[o] - sum) / row_divisor;
         }
       }
+      load_row<mult>(p.x.at(at.token, at.row), p.aligned,
+                     a);  // from the cache: fewer registers than to keep it
+      softmax_row(a);
       PORTILE_UNROLL
-      for (int o = 0; o < mult; ++o) a[o] = g[o] * softmax[o];
-      const float sum = row_sum(a);
+      for (int o = 0; o < mult; ++o) divisor[o] = g[o] * a[o];
+      const float sum = row_sum(divisor);
       PORTILE_UNROLL
-      for (int o = 0; o < mult; ++o) g[o] = (g[o] - sum) * softmax[o];
+      for (int o = 0; o < mult; ++o) g[o] = (g[o] - sum) * a[o];
       if (at.live) store_row<mult>(p.out.at(at.token, at.row), p.aligned, g);
     }
   }
