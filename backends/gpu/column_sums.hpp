@@ -93,7 +93,7 @@ struct add_partial_rows {
   static constexpr int threads = column_sums::threads;
   struct params {
     partial_rows partial;         ///< of matrix 0
-    std::int64_t partial_matrix;  ///< elements from one matrix to the next; keeps the alignment
+    std::int64_t partial_matrix;  ///< elements from one matrix to the next
     T* out;
     std::int64_t out_stride, blocks;
     divider tiles;
@@ -103,6 +103,7 @@ struct add_partial_rows {
   static void launch(const context& c, const partial_rows& partial, std::int64_t matrices,
                      std::int64_t partial_matrix, T* out, std::int64_t out_stride, bool accumulate) {
     params k{partial, partial_matrix, out, out_stride, 0, {}, accumulate};
+    k.partial.aligned = partial.aligned && (matrices <= 1 || partial_matrix % 4 == 0);
     const std::int64_t tiles = partial.blocks();
     k.blocks = matrices * tiles;
     if (k.blocks == 0) return;
