@@ -147,7 +147,7 @@ struct gate_backward_chunks {
 
 // Any width and alignment, value by value, in three kernels: gradients of x and k, of v, of the weights.
 struct gate_backward_values {
-  static constexpr int threads = 256;
+  static constexpr int threads = 256, min_blocks = 4;
   static constexpr std::size_t shared_bytes = 16 * sizeof(float);
   using params = gate_backward_params;
 
