@@ -4,8 +4,9 @@
 //
 //   struct K {
 //     static constexpr int threads = 256;   // of a block
-//     struct params { ... };                // trivially copyable, at most 4 KB
-//     template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
+//     static constexpr int resident_blocks = 2;   // optional: blocks that a CUDA multiprocessor holds at
+//     once struct params { ... };                // trivially copyable, at most 4 KB template <class Block>
+//     static PORTILE_DEVICE void run(Block& block, const params& p);
 //   };
 //
 // started by launch<K>. Everything that lanes do together goes through `block`. All lanes of a wave take part
@@ -30,16 +31,19 @@
 #include "tests/emulator/engine.hpp"
 #define PORTILE_DEVICE inline
 #define PORTILE_UNROLL
+#define PORTILE_NO_UNROLL
 #elif defined(__HIPCC__)
 #include <hip/hip_runtime.h>
 #define PORTILE_GPU_HIP 1
 #define PORTILE_DEVICE __device__ __forceinline__
 #define PORTILE_UNROLL _Pragma("unroll")
+#define PORTILE_NO_UNROLL _Pragma("unroll 1")
 #elif defined(__CUDACC__)
 #include <cuda_runtime.h>
 #define PORTILE_GPU_CUDA 1
 #define PORTILE_DEVICE __device__ __forceinline__
 #define PORTILE_UNROLL _Pragma("unroll")
+#define PORTILE_NO_UNROLL _Pragma("unroll 1")
 #else
 #error "backends/gpu is compiled by nvcc, by hipcc, or for the emulator"
 #endif
@@ -348,8 +352,18 @@ class current_device {
 inline constexpr std::size_t default_shared_bytes = 48 * 1024;
 
 #if defined(PORTILE_GPU_CUDA)
+/// K::resident_blocks, where a kernel has it: how many of its blocks a multiprocessor is to hold at once,
+/// which bounds their registers.
 template <class K>
-__global__ void __launch_bounds__(K::threads) kernel_entry(const __grid_constant__ typename K::params p) {
+constexpr int resident_blocks() {
+  if constexpr (requires { K::resident_blocks; })
+    return K::resident_blocks;
+  else
+    return 0;  // as if not given
+}
+template <class K>
+__global__ void __launch_bounds__(K::threads, resident_blocks<K>())
+    kernel_entry(const __grid_constant__ typename K::params p) {
   block<K::threads> b;
   K::run(b, p);
 }
