@@ -4,9 +4,9 @@
 //
 //   struct K {
 //     static constexpr int threads = 256;   // of a block
-//     static constexpr int resident_blocks = 2;   // optional: blocks that a CUDA multiprocessor holds at
-//     once struct params { ... };                // trivially copyable, at most 4 KB template <class Block>
-//     static PORTILE_DEVICE void run(Block& block, const params& p);
+//     static constexpr int resident_blocks = 2;  // optional: of a CUDA multiprocessor, bounds registers
+//     struct params { ... };                // trivially copyable, at most 4 KB
+//     template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
 //   };
 //
 // started by launch<K>. Everything that lanes do together goes through `block`. All lanes of a wave take part
