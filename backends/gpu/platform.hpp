@@ -31,16 +31,19 @@
 #include "tests/emulator/engine.hpp"
 #define PORTILE_DEVICE inline
 #define PORTILE_UNROLL
+#define PORTILE_NO_UNROLL
 #elif defined(__HIPCC__)
 #include <hip/hip_runtime.h>
 #define PORTILE_GPU_HIP 1
 #define PORTILE_DEVICE __device__ __forceinline__
 #define PORTILE_UNROLL _Pragma("unroll")
+#define PORTILE_NO_UNROLL _Pragma("unroll 1")
 #elif defined(__CUDACC__)
 #include <cuda_runtime.h>
 #define PORTILE_GPU_CUDA 1
 #define PORTILE_DEVICE __device__ __forceinline__
 #define PORTILE_UNROLL _Pragma("unroll")
+#define PORTILE_NO_UNROLL _Pragma("unroll 1")
 #else
 #error "backends/gpu is compiled by nvcc, by hipcc, or for the emulator"
 #endif

@@ -364,3 +364,28 @@ TEST_CASE("mhc: several layers") {
     for (void* base : owned) free(base, on_gpu);
   });
 }
+
+// Enough tokens for two in a thread, and for sums of whole rows.
+TEST_CASE("mhc: many tokens") {
+  for (std::int64_t m : {1, 4}) {
+    memory mem;
+    randomness r(7);
+    maker k{mem, r, true};
+    const std::int64_t t = 2100, h = m == 1 ? 136 : 40, channels = m * h;
+    const tensor residual = k.bf16({t, m, h}), fn = k.f32({m * (m + 2), channels});
+    mhc::pre_norm_fn n{.residual = residual,
+                       .fn = fn,
+                       .out_mul = k.f32({t, m * (m + 2)}),
+                       .sqrsum = k.f32({t}),
+                       .out = k.f32({t, m * (m + 2)})};
+    n.n_splits = 3;
+    compare(n, 1e-5);
+    mhc::pre_norm_fn_partials s{.residual = residual,
+                                .fn = fn,
+                                .out_mul_splitted = k.f32({3, t, 1, m * (m + 2)}),
+                                .sqrsum_splitted = k.f32({3, t, 1})};
+    s.n_splits = 3;
+    s.rms_group_size = channels;
+    compare(s, 1e-5);
+  }
+}

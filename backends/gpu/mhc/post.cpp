@@ -13,7 +13,7 @@ using namespace mhc_steps;
 /// ones are read again, from the cache.
 template <bool aligned>
 struct post_kernel {
-  static constexpr int threads = 256;
+  static constexpr int threads = 128;
   struct params {
     rows<const bf16> x, residual;
     rows<const float> post_mix, comb_mix;
@@ -69,7 +69,7 @@ struct post_kernel {
 /// with the first of both that of x.
 template <bool aligned>
 struct post_backward_kernel {
-  static constexpr int threads = 256;
+  static constexpr int threads = 128;
   static constexpr int dots = batch * batch + batch;
   struct params {
     rows<const bf16> x, residual, out_grad;

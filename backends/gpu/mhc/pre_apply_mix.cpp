@@ -48,7 +48,7 @@ struct apply_kernel {
 /// sum.
 template <bool aligned>
 struct apply_backward_kernel {
-  static constexpr int threads = 256;
+  static constexpr int threads = 128;
   struct params {
     rows<const bf16> x;
     rows<const float> mix;

@@ -26,6 +26,7 @@ struct sums_params {
 template <int columns, int own>
 struct sums_kernel {
   static constexpr int threads = 256, slots = 64, quarters = threads / slots;
+  static constexpr int min_blocks = 2;
   static constexpr int span = 32, round = quarters * span, tile = slots * own;
   /// Of a token in the tile: an odd number of 16-byte units, so that neighbouring tokens are in other banks.
   static constexpr int pitch = round + chunk;
@@ -53,13 +54,18 @@ struct sums_kernel {
       for (std::int64_t s = p.total ? 0 : part; s < last; ++s) {
         const std::int64_t first = g * p.group + s * p.group / p.splits;
         const std::int64_t end = g * p.group + (s + 1) * p.group / p.splits;
+        channel_place place(block, p, first);
         float product[own][columns] = {}, square[own] = {};
         for (std::int64_t k = first; k < end; k += round) {
-          bring_channels(block, p, t0, k, end, p.residual_aligned && first % chunk == 0, channels);
+          bring_channels(block, p, t0, end - k, p.residual_aligned && first % chunk == 0, place, channels);
+          place.advance(p);
           bring_matrix(block, p, c0, k, end, p.fn_aligned && first % 4 == 0, matrix);
           block.barrier();
-          if (t0 + slot < p.to.tokens)
-            add_round(channels + slot * pitch + quarter * span, matrix + quarter * span, product, square);
+          if (t0 + slot < p.to.tokens) {
+            const std::int64_t count = end - k - quarter * span;
+            add_round(channels + slot * pitch + quarter * span, matrix + quarter * span,
+                      static_cast<int>(count < span ? count : span), product, square);
+          }
           block.barrier();
         }
 
@@ -77,41 +83,70 @@ struct sums_kernel {
     }
   }
 
-  /// Channels k .. k + 127 of the tile's tokens; zeros where there are none.
+  /// Where a thread's eight channels of a round begin. No division between rounds: it would take the
+  /// registers of the sums.
+  struct channel_place {
+    std::int64_t stream, channel;
+
+    template <class Block>
+    PORTILE_DEVICE channel_place(const Block& block, const params& p, std::int64_t first) {
+      const std::int64_t from = first + block.thread() % (round / chunk) * chunk;
+      stream = p.hidden.quotient(from);
+      channel = from - stream * p.hidden.value();
+    }
+    PORTILE_DEVICE void advance(const params& p) {
+      for (channel += round; channel >= p.hidden.value(); channel -= p.hidden.value()) ++stream;
+    }
+  };
+
+  /// The next 128 channels of the tile's tokens, `left` of them in the split; zeros where there are none. A
+  /// thread brings the same eight channels of several tokens.
   template <class Block>
   static PORTILE_DEVICE void bring_channels(const Block& block, const params& p, std::int64_t t0,
-                                            std::int64_t k, std::int64_t end, bool aligned, bf16* to) {
-    constexpr int pieces = round / chunk, each = tile * pieces / threads;
-    words4 w[each];
-    PORTILE_UNROLL
-    for (int n = 0; n < each; ++n) {
-      const int at = n * threads + block.thread();
-      const std::int64_t t = t0 + at / pieces, from = k + at % pieces * chunk;
-      w[n] = words4{};
-      if (t >= p.to.tokens || from >= end) continue;
-      if (aligned) {
-        const std::int64_t i = p.hidden.quotient(from);
-        w[n] = load16(p.residual.at(t, i) + (from - i * p.hidden.value()));
-        // The row goes on where the split ends.
-        if (from + chunk > end) {
-          PORTILE_UNROLL
-          for (int e = 0; e < chunk; ++e)
-            if (from + e >= end) w[n].w[e / 2] &= e % 2 == 0 ? 0u : 0xFFFFu;
-        }
-      } else {
+                                            std::int64_t left, bool aligned, const channel_place& place,
+                                            bf16* to) {
+    constexpr int pieces = round / chunk, step = threads / pieces, each = tile / step;
+    const int piece = block.thread() % pieces, token = block.thread() / pieces;
+    const std::int64_t count = left - piece * chunk;
+    to += token * pitch + piece * chunk;
+    if (aligned) {
+      // Four at a time: with all of them in registers the sums would not stay there.
+      const bf16* source = p.residual.at(t0 + token, place.stream) + place.channel;
+      for (int first = 0; first < each; first += 4) {
+        words4 w[4];
         PORTILE_UNROLL
-        for (int e = 0; e < chunk; ++e) {
-          if (from + e >= end) continue;
-          const std::int64_t i = p.hidden.quotient(from + e);
-          const bf16 v = p.residual.at(t, i)[from + e - i * p.hidden.value()];
-          w[n].w[e / 2] |= std::uint32_t{v.bits} << (16 * (e % 2));
+        for (int n = 0; n < 4; ++n) {
+          w[n] = words4{};
+          if (count > 0 && t0 + token + (first + n) * step < p.to.tokens) w[n] = load16(source);
+          source += step * p.residual.token;
+        }
+        if (count > 0 && count < chunk) {  // the row goes on where the split ends
+          PORTILE_UNROLL
+          for (int n = 0; n < 4; ++n) {
+            PORTILE_UNROLL
+            for (int e = 0; e < chunk; ++e)
+              if (e >= count) w[n].w[e / 2] &= e % 2 == 0 ? 0u : 0xFFFFu;
+          }
+        }
+        PORTILE_UNROLL
+        for (int n = 0; n < 4; ++n) store16(to + (first + n) * step * pitch, w[n]);
+      }
+      return;
+    }
+    PORTILE_NO_UNROLL
+    for (int n = 0; n < each; ++n) {
+      const std::int64_t t = t0 + token + n * step;
+      std::int64_t stream = place.stream, channel = place.channel;
+      PORTILE_NO_UNROLL
+      for (int e = 0; e < chunk; ++e) {
+        bf16 v{};
+        if (e < count && t < p.to.tokens) v = p.residual.at(t, stream)[channel];
+        to[n * step * pitch + e] = v;
+        if (++channel == p.hidden.value()) {
+          channel = 0;
+          ++stream;
         }
       }
-    }
-    PORTILE_UNROLL
-    for (int n = 0; n < each; ++n) {
-      const int at = n * threads + block.thread();
-      store16(to + at / pieces * pitch + at % pieces * chunk, w[n]);
     }
   }
 
@@ -119,52 +154,60 @@ struct sums_kernel {
   template <class Block>
   static PORTILE_DEVICE void bring_matrix(const Block& block, const params& p, std::int64_t c0,
                                           std::int64_t k, std::int64_t end, bool aligned, float* to) {
-    constexpr int pieces = round / 4, each = columns * pieces / threads;
-    static_assert(columns * pieces % threads == 0);
+    constexpr int pieces = round / 4, step = threads / pieces, each = columns / step;
+    static_assert(columns % step == 0);
+    const int piece = block.thread() % pieces, row = block.thread() / pieces;
+    const std::int64_t from = k + piece * 4, j0 = c0 + row;
+    const float* const source = p.fn + j0 * p.fn_stride + from;
+    to += row * round + piece * 4;
+    float v[each][4] = {}, weight[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+    if (aligned && from + 4 <= end) {
+      PORTILE_UNROLL
+      for (int n = 0; n < each; ++n)
+        if (j0 + n * step < p.to.mixes) load_values<float, 4>(source + n * step * p.fn_stride, 0, v[n]);
+      if (p.norm_weight) load_values<float, 4>(p.norm_weight, from, weight);
+    } else {
+      PORTILE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        if (from + e >= end) continue;
+        PORTILE_UNROLL
+        for (int n = 0; n < each; ++n)
+          if (j0 + n * step < p.to.mixes) v[n][e] = source[n * step * p.fn_stride + e];
+        if (p.norm_weight) weight[e] = p.norm_weight[from + e];
+      }
+    }
     PORTILE_UNROLL
     for (int n = 0; n < each; ++n) {
-      const int at = n * threads + block.thread();
-      const std::int64_t j = c0 + at / pieces, from = k + at % pieces * 4;
-      float v[4] = {}, weight[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-      if (j < p.to.mixes) {
-        const float* const row = p.fn + j * p.fn_stride;
-        if (aligned && from + 4 <= end) {
-          load_values<float, 4>(row, from, v);
-          if (p.norm_weight) load_values<float, 4>(p.norm_weight, from, weight);
-        } else {
-          PORTILE_UNROLL
-          for (int e = 0; e < 4; ++e) {
-            if (from + e >= end) continue;
-            v[e] = row[from + e];
-            if (p.norm_weight) weight[e] = p.norm_weight[from + e];
-          }
-        }
-      }
       PORTILE_UNROLL
-      for (int e = 0; e < 4; ++e) v[e] = numeric::to_tf32_nearest(p.norm_weight ? v[e] * weight[e] : v[e]);
-      store_values<float, 4>(to + at / pieces * round + at % pieces * 4, 0, v);
+      for (int e = 0; e < 4; ++e)
+        v[n][e] = numeric::to_tf32_nearest(p.norm_weight ? v[n][e] * weight[e] : v[n][e]);
+      store_values<float, 4>(to + n * step * round, 0, v[n]);
     }
   }
 
-  static PORTILE_DEVICE void add_round(const bf16* channels, const float* matrix,
+  static PORTILE_DEVICE void add_round(const bf16* channels, const float* matrix, int count,
                                        float (&product)[own][columns], float (&square)[own]) {
-    for (int k = 0; k < span; k += chunk) {
-      float r[own][chunk];
+    // Four channels a step: with more, the loads of the matrix's values that the compiler starts early would
+    // take the registers of the sums.
+    constexpr int depth = 4;
+    PORTILE_NO_UNROLL
+    for (int k = 0; k < count; k += depth) {
+      float r[own][depth];
       PORTILE_UNROLL
       for (int o = 0; o < own; ++o) {
-        const words4 w = load16(channels + o * slots * pitch + k);
+        const words2 w = load8(channels + o * slots * pitch + k);
         PORTILE_UNROLL
-        for (int e = 0; e < chunk; ++e) {
-          r[o][e] = lane_value(w, e);
+        for (int e = 0; e < depth; ++e) {
+          r[o][e] = e % 2 == 0 ? bf16_low(w.w[e / 2]) : bf16_high(w.w[e / 2]);
           square[o] = ::fmaf(r[o][e], r[o][e], square[o]);
         }
       }
       PORTILE_UNROLL
       for (int c = 0; c < columns; ++c) {
-        float f[chunk];
-        load_values<float, chunk>(matrix + c * round, k, f);  // one address for all lanes: a broadcast
+        float f[depth];
+        load_values<float, depth>(matrix + c * round, k, f);  // one address for all lanes: a broadcast
         PORTILE_UNROLL
-        for (int e = 0; e < chunk; ++e) {
+        for (int e = 0; e < depth; ++e) {
           PORTILE_UNROLL
           for (int o = 0; o < own; ++o) product[o][c] = ::fmaf(r[o][e], f[e], product[o][c]);
         }
@@ -176,6 +219,7 @@ struct sums_kernel {
   static PORTILE_DEVICE void store_sums(const Block& block, const params& p, const float* scratch,
                                         std::int64_t t0, std::int64_t c0, std::int64_t g, std::int64_t part,
                                         bool add) {
+    PORTILE_NO_UNROLL
     for (int at = block.thread(); at < tile * sums; at += threads) {
       const int token = at / sums, c = at % sums;
       const std::int64_t t = t0 + token, j = c0 + c;

@@ -28,12 +28,26 @@ struct backward_params {
   float* partial;  ///< [parts, mixes, mult * hidden]: merged gradients of each part of the tokens
   std::int64_t tokens, mult, hidden, mixes;
   std::int64_t part, parts;
-  std::int64_t stream_blocks, mix_groups, work;
+  std::int64_t work;
+  divider stream_blocks, streams_in, groups_in;  ///< blocks of a stream, of a token's streams, of a part
   // What residual_grad begins with: the gradient there, or those of the block (pre_mix has data), or 0.
   rows<const float> pre_mix, comb_mix;
   rows<const bf16> layer_input_grad, out_grad;  ///< out_grad without data: the head
   bool accumulate_residual, paired;
   bool streams, parameters;  ///< what this launch computes
+};
+
+/// What a block does in a turn: channels of a stream, mixes, tokens.
+struct work_place {
+  std::int64_t block, stream, mix_group, part;
+
+  PORTILE_DEVICE work_place(const backward_params& p, std::int64_t work) {
+    const std::int64_t a = p.stream_blocks.quotient(work), b = p.streams_in.quotient(a);
+    block = work - a * p.stream_blocks.value();
+    stream = a - b * p.streams_in.value();
+    part = p.groups_in.quotient(b);
+    mix_group = b - part * p.groups_in.value();
+  }
 };
 
 /// What the kernels below have in common: a token's row in shared memory, and where its gradient begins.
@@ -128,6 +142,7 @@ struct backward_step {
 template <int columns>
 struct backward_kernel : backward_step {
   static constexpr int threads = 128, width = 2 * threads, turn = 32;
+  static constexpr int min_blocks = columns > 8 ? 3 : 4;
   static constexpr int pitch = columns + extras;
   static constexpr std::size_t shared_bytes = std::size_t{turn} * pitch * sizeof(float);
   using params = backward_params;
@@ -136,11 +151,9 @@ struct backward_kernel : backward_step {
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     float* const token_rows = block.template shared<float>();
     for (std::int64_t work = block.index(); work < p.work; work += block.grid()) {
-      std::int64_t rest = work / p.stream_blocks;
-      const std::int64_t h = (work - rest * p.stream_blocks) * width + 2 * block.thread();
-      const std::int64_t i = rest % p.mult;
-      rest /= p.mult;
-      const std::int64_t j0 = rest % p.mix_groups * columns, part = rest / p.mix_groups;
+      const work_place at(p, work);
+      const std::int64_t h = at.block * width + 2 * block.thread(), i = at.stream, part = at.part;
+      const std::int64_t j0 = at.mix_group * columns;
       const std::int64_t k = i * p.hidden + h;
       const std::int64_t end = (part + 1) * p.part < p.tokens ? (part + 1) * p.part : p.tokens;
 
@@ -197,6 +210,7 @@ struct backward_kernel : backward_step {
 /// memory.
 struct wide_backward_kernel : backward_step {
   static constexpr int threads = 64, width = 2 * threads, turn = 16;
+  static constexpr int min_blocks = 4;
   using params = backward_params;
 
   static int pitch(std::int64_t mixes) { return static_cast<int>(mixes) + extras; }
@@ -211,9 +225,9 @@ struct wide_backward_kernel : backward_step {
     float* const token_rows = matrix + mixes * width;
     const float* const mine = matrix + 2 * block.thread();
     for (std::int64_t work = block.index(); work < p.work; work += block.grid()) {
-      std::int64_t rest = work / p.stream_blocks;
-      const std::int64_t h0 = (work - rest * p.stream_blocks) * width, h = h0 + 2 * block.thread();
-      const std::int64_t i = rest % p.mult, part = rest / p.mult;
+      const work_place place(p, work);
+      const std::int64_t h0 = place.block * width, h = h0 + 2 * block.thread();
+      const std::int64_t i = place.stream, part = place.part;
       const std::int64_t end = (part + 1) * p.part < p.tokens ? (part + 1) * p.part : p.tokens;
       for (int at = block.thread(); at < mixes * width; at += threads) {
         const std::int64_t column = h0 + at % width;
@@ -293,9 +307,11 @@ std::uint64_t workspace_of(std::int64_t tokens, const tensor& fn, bool parameter
 
 template <class Kernel>
 void start_kernel(const context& c, backward_params q, std::int64_t mix_groups, std::size_t shared_bytes) {
-  q.stream_blocks = numeric::ceil_div(q.hidden, Kernel::width);
-  q.mix_groups = mix_groups;
-  q.work = q.stream_blocks * q.mult * q.mix_groups * q.parts;
+  const std::int64_t stream_blocks = numeric::ceil_div(q.hidden, Kernel::width);
+  q.work = stream_blocks * q.mult * mix_groups * q.parts;
+  q.stream_blocks = divider(stream_blocks, q.work);
+  q.streams_in = divider(q.mult, q.work);
+  q.groups_in = divider(mix_groups, q.work);
   gpu::launch<Kernel>(c, q.work, shared_bytes, q);
 }
 
