@@ -196,6 +196,13 @@ struct block {
 };
 #endif
 
+/// Columns of a product's tile of 128 rows: a thread's share of the results has to fit its registers.
+#if defined(PORTILE_GPU_HIP)
+inline constexpr int tile_columns = 64;
+#else
+inline constexpr int tile_columns = 128;
+#endif
+
 /// The first lane whose bit is set; the mask is not 0.
 PORTILE_DEVICE int first_lane(std::uint64_t mask) {
 #if defined(PORTILE_EMULATOR)

@@ -7,6 +7,8 @@ macro(portile_gpu file)
   list(APPEND PORTILE_GPU_OBJECTS ${ARGN})
 endmacro()
 
+portile_gpu(gemm/grouped_nt.cpp gemm_grouped_nt_simt)
+portile_gpu(gemm/grouped_tn.cpp gemm_grouped_tn_simt)
 portile_gpu(gemm/nt.cpp gemm_nt_simt)
 portile_gpu(moe/counts.cpp moe_aux_fi_simt moe_group_count_simt)
 portile_gpu(moe/expand_to_fused.cpp moe_expand_to_fused_simt moe_expand_to_fused_with_sf_simt)
