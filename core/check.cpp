@@ -116,8 +116,9 @@ void checker::declared_rules() {
       const tensor& t = f.tensor_in(problem_);
       if (t.defined())
         check_tensor(f, t, f.name);
-      else
-        need(f.is_optional, f.name, "absent", "is required");
+      else if (need(f.is_optional, f.name, "absent", "is required"))
+        // Kernels tell an absent tensor by its pointer.
+        need(t.data == nullptr, f.name + ".dtype", t.dtype, "must be given with the memory of a tensor");
     } else if (f.kind == field_kind::tensor_list) {
       const tensor_list& list = f.list_in(problem_);
       if (!need(list.size >= 0 && list.size <= tensor_list::max_size, f.name + ".size", list.size,

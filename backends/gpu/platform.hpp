@@ -4,6 +4,7 @@
 //
 //   struct K {
 //     static constexpr int threads = 256;   // of a block
+//     static constexpr int min_blocks = 2;  // may be left out: blocks that a CUDA multiprocessor is to hold
 //     struct params { ... };                // trivially copyable, at most 4 KB
 //     template <class Block> static PORTILE_DEVICE void run(Block& block, const params& p);
 //   };
@@ -262,7 +263,9 @@ PORTILE_DEVICE void raise_trap(std::uint64_t* trap, unsigned rule, std::int64_t 
   if (!trap) return;
   const auto value = static_cast<unsigned long long>(index) * 256 + rule;
 #if defined(PORTILE_EMULATOR)
+  emulator::races::begin_atomic();
   if (value < *trap) *trap = value;
+  emulator::races::end_atomic();
 #else
   atomicMin(reinterpret_cast<unsigned long long*>(trap), value);
 #endif
@@ -364,8 +367,16 @@ class current_device {
 inline constexpr std::size_t default_shared_bytes = 48 * 1024;
 
 #if defined(PORTILE_GPU_CUDA)
+/// 0: the compiler uses as many registers as it likes.
 template <class K>
-__global__ void __launch_bounds__(K::threads) kernel_entry(const __grid_constant__ typename K::params p) {
+constexpr int min_blocks() {
+  if constexpr (requires { K::min_blocks; })
+    return K::min_blocks;
+  else
+    return 0;
+}
+template <class K>
+__global__ void __launch_bounds__(K::threads, min_blocks<K>()) kernel_entry(const __grid_constant__ typename K::params p) {
   block<K::threads> b;
   K::run(b, p);
 }

@@ -51,6 +51,30 @@ PORTILE_DEVICE T reduce_block(const Block& block, T v, F f, T* scratch) {
   return v;
 }
 
+/// Several sums at once, over each wave or over the whole block, in all its threads. `scratch`: shared memory
+/// for N values a wave of a block, not read by the call before; so calls in a loop take turns with two.
+template <bool whole_block, class Block, class T, int N>
+PORTILE_DEVICE void reduce_sums(const Block& block, T (&sums)[N], T* scratch) {
+  PORTILE_UNROLL
+  for (int i = 0; i < N; ++i) sums[i] = reduce_wave(block, sums[i], plus{});
+  if constexpr (whole_block && Block::num_waves > 1) {
+    if (block.lane() == 0) {
+      PORTILE_UNROLL
+      for (int i = 0; i < N; ++i) scratch[block.wave() * N + i] = sums[i];
+    }
+    block.barrier();
+    PORTILE_UNROLL
+    for (int i = 0; i < N; ++i) {
+      sums[i] = scratch[i];
+      PORTILE_UNROLL
+      for (int w = 1; w < Block::num_waves; ++w) sums[i] += scratch[w * N + i];
+    }
+  }
+}
+
+/// A sum of squares that fp32 neither overflows nor loses small terms of. Others are taken again in double.
+PORTILE_DEVICE bool safe_sum_of_squares(float s) { return s >= 0x1p-80f && s <= 0x1p+100f; }
+
 /// Sums over the lanes before this one, itself included.
 template <class Block, class T>
 PORTILE_DEVICE T inclusive_sum_wave(const Block& block, T v) {

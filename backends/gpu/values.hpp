@@ -17,11 +17,12 @@ void visit(dtype type, F f) {
   if (!found) throw error(status_code::internal, "no code for dtype " + std::string(to_string(type)));
 }
 
-/// True when every row of a matrix starts at a multiple of `bytes`.
+/// True when every row of a matrix, or of a batch of them, starts at a multiple of `bytes`.
 inline bool rows_aligned(const tensor& t, std::int64_t bytes) {
-  const bool one_row = t.rank < 2 || t.extent(t.rank - 2) <= 1;
-  return reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(bytes) == 0 &&
-         (one_row || t.stride(t.rank - 2) * size_of(t.dtype) % bytes == 0);
+  if (reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(bytes) != 0) return false;
+  for (int i = 0; i + 1 < t.rank; ++i)
+    if (t.extent(i) > 1 && t.stride(i) * size_of(t.dtype) % bytes != 0) return false;
+  return true;
 }
 
 /// The halves of two bf16 in a word, as fp32; the first one is the low half.

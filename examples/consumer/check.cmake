@@ -33,7 +33,7 @@ if(references)
   message(FATAL_ERROR "installed, but must not be: ${references}")
 endif()
 
-step("configure" ${CMAKE_COMMAND} -E env --unset=CXXFLAGS ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/moved
+step("configure" ${CMAKE_COMMAND} -E env --unset=CXXFLAGS ${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/moved
   -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
 step("build" ${CMAKE_COMMAND} --build ${WORK}/build)
 step("run" ${CMAKE_COMMAND} -E env --unset=PORTILE_BACKEND_PATH --unset=PORTILE_IMPL --unset=LD_LIBRARY_PATH ${WORK}/build/consumer)

@@ -1,3 +1,4 @@
+#include <portile/core/aliasing.hpp>
 #include <portile/kernels/chain/engram_gate_fn.hpp>
 #include <portile/kernels/chain/steps.hpp>
 #include <portile/kernels/engram/fused_weight.hpp>
@@ -67,10 +68,9 @@ void engram_gate_fn::check(checker& c) const {
   check_needs(c, "v_grad", v_grad, "v", v);
   c.need_both_or_none("weight_hidden_grad", weight_hidden_grad.defined(), "weight_embed_grad",
                       weight_embed_grad.defined());
-  c.need(weight_embed_grad.numel() == 0 || weight_embed_grad.data != weight_hidden_grad.data ||
-             !weight_embed_grad,
-         "weight_embed_grad.data", weight_embed_grad, "must not be the buffer of weight_hidden_grad");
-  c.need(!has_any_gradient(*this) || out.numel() == 0 || out.data != hidden_states.data, "out.data", out,
+  c.need(!same_buffer(weight_embed_grad, weight_hidden_grad), "weight_embed_grad.data", weight_embed_grad,
+         "must not be the buffer of weight_hidden_grad");
+  c.need(!has_any_gradient(*this) || !same_buffer(out, hidden_states), "out.data", out,
          "must not be the buffer of hidden_states: the gradients need the original");
 }
 

@@ -1,3 +1,4 @@
+#include <portile/core/aliasing.hpp>
 #include <portile/kernels/chain/mhc_block.hpp>
 #include <portile/kernels/chain/steps.hpp>
 #include <portile/kernels/mhc/block_backward.hpp>
@@ -35,8 +36,7 @@ void mhc_block::check(checker& c) const {
   if (!mhc::check_small_mult(c) || !mhc::check_hidden(c)) return;
   c.need(n_splits >= 1, "n_splits", n_splits, "must be at least 1");
   c.need(sinkhorn_repeat >= 1, "sinkhorn_repeat", sinkhorn_repeat, "must be at least 1");
-  c.need(out.numel() == 0 || out.data != residual.data, "out.data", out,
-         "must not be the buffer of residual");
+  c.need(!same_buffer(out, residual), "out.data", out, "must not be the buffer of residual");
   check_mixing_gradients(c, *this);
 }
 

@@ -59,9 +59,13 @@ inline tensor flattened(const tensor& t, int inner) {
   r.extents = {};
   r.strides = {};
   r.extents[0] = tokens_of(t, inner);
-  for (int i = t.rank - inner - 1; i >= 0 && r.strides[0] == 0; --i)
-    if (t.extent(i) > 1) r.strides[0] = t.stride(i);
-  if (r.strides[0] == 0) r.strides[0] = inner > 0 ? t.extent(t.rank - inner) * t.stride(t.rank - inner) : 1;
+  // The step of the innermost token dimension that has one; 0 is a step too, that of a repeated token.
+  int step = t.rank - inner - 1;
+  while (step >= 0 && t.extent(step) <= 1) --step;
+  if (step >= 0)
+    r.strides[0] = t.stride(step);
+  else
+    r.strides[0] = inner > 0 ? t.extent(t.rank - inner) * t.stride(t.rank - inner) : 1;
   for (int i = 0; i < inner; ++i) {
     r.extents[static_cast<std::size_t>(i + 1)] = t.extent(t.rank - inner + i);
     r.strides[static_cast<std::size_t>(i + 1)] = t.stride(t.rank - inner + i);

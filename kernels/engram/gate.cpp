@@ -1,3 +1,4 @@
+#include <portile/core/aliasing.hpp>
 #include <portile/kernels/engram/gate.hpp>
 #include <portile/kernels/engram/kv.hpp>
 
@@ -7,7 +8,7 @@ void gate::check(checker& c) const {
   c.need(c.dim("hidden_size") >= 1, "hidden_size", c.dim("hidden_size"), "must be at least 1");
   if (!check_kv(c, kv, k, v, "")) return;
   c.need(static_cast<float>(clamp_value) > 0, "clamp_value", clamp_value, "must be above 0 in fp32");
-  if (out.numel() == 0 || out.data != hidden_states.data) return;
+  if (!same_buffer(out, hidden_states)) return;
   c.need(out.strides == hidden_states.strides, "out.strides", out, "must be those of hidden_states in place");
   for (const auto& [field, t] :
        {std::pair{"dot", &dot}, {"gate_score", &gate_score}, {"rstd_x", &rstd_x}, {"rstd_k", &rstd_k}})

@@ -1,10 +1,11 @@
+#include <portile/core/aliasing.hpp>
 #include <portile/core/check.hpp>
 #include <portile/kernels/engram/sinkhorn_finalize.hpp>
 
 namespace portile::engram {
 
 void sinkhorn_finalize::check(checker& c) const {
-  c.need(out.numel() == 0 || out.data != matrix.data || out.strides == matrix.strides, "out.strides", out,
+  c.need(!same_buffer(out, matrix) || out.strides == matrix.strides, "out.strides", out,
          "must be those of matrix in place");
 }
 

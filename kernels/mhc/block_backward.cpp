@@ -1,3 +1,4 @@
+#include <portile/core/aliasing.hpp>
 #include <portile/kernels/mhc/block_backward.hpp>
 #include <portile/kernels/mhc/sizes.hpp>
 
@@ -11,9 +12,8 @@ void block_backward::check(checker& c) const {
   c.need(out_grad.defined() != head, "out_grad", out_grad, rule);
   c.need(norm_weight.defined() || !norm_weight_grad.defined(), "norm_weight_grad", norm_weight_grad,
          "must be absent: norm_weight is");
-  c.need(residual_grad.numel() == 0 ||
-             (residual_grad.data != out_grad.data && residual_grad.data != residual.data),
-         "residual_grad.data", residual_grad, "must not be the buffer of out_grad or residual");
+  c.need(!same_buffer(residual_grad, out_grad) && !same_buffer(residual_grad, residual), "residual_grad.data",
+         residual_grad, "must not be the buffer of out_grad or residual");
 }
 
 void block_backward::infer(inference& i) const {

@@ -1,3 +1,4 @@
+#include <portile/core/aliasing.hpp>
 #include <portile/kernels/mhc/multilayer_recompute.hpp>
 #include <portile/kernels/mhc/sizes.hpp>
 
@@ -18,8 +19,8 @@ void multilayer_recompute::check(checker& c) const {
     c.need(list->size == posts, field, list->size, "must be that of layer_output, " + std::to_string(posts));
   for (std::int64_t l = 0; c.ok() && l < posts; ++l) {
     const tensor& before = l == 0 ? initial_residual : residual[l - 1];
-    c.need(before.numel() == 0 || residual[l].data != before.data, "residual[" + std::to_string(l) + "].data",
-           residual[l], "must not be the buffer of the streams before it");
+    c.need(!same_buffer(residual[l], before), "residual[" + std::to_string(l) + "].data", residual[l],
+           "must not be the buffer of the streams before it");
   }
 }
 

@@ -1,3 +1,4 @@
+#include <portile/core/aliasing.hpp>
 #include <portile/kernels/mhc/post.hpp>
 #include <portile/kernels/mhc/sizes.hpp>
 
@@ -6,8 +7,7 @@ namespace portile::mhc {
 void post::check(checker& c) const {
   check_mult(c);
   check_hidden(c);
-  c.need(out.numel() == 0 || out.data != residual.data, "out.data", out,
-         "must not be the buffer of residual");
+  c.need(!same_buffer(out, residual), "out.data", out, "must not be the buffer of residual");
 }
 
 void post::infer(inference& i) const { i.out("out", dtype::bf16); }

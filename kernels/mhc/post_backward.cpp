@@ -1,3 +1,4 @@
+#include <portile/core/aliasing.hpp>
 #include <portile/kernels/mhc/post_backward.hpp>
 #include <portile/kernels/mhc/sizes.hpp>
 
@@ -6,8 +7,8 @@ namespace portile::mhc {
 void post_backward::check(checker& c) const {
   check_mult(c);
   check_hidden(c);
-  c.need(residual_grad.numel() == 0 || residual_grad.data != out_grad.data, "residual_grad.data",
-         residual_grad, "must not be the buffer of out_grad");
+  c.need(!same_buffer(residual_grad, out_grad), "residual_grad.data", residual_grad,
+         "must not be the buffer of out_grad");
 }
 
 void post_backward::infer(inference& i) const {

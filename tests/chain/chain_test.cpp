@@ -269,6 +269,31 @@ TEST_CASE("chain.engram_gate_fn: forms, token dimensions and strides do not chan
   CHECK(m.guards_intact());
 }
 
+TEST_CASE("chain.engram_gate_fn: one row for all tokens, by a stride of 0") {
+  memory m;
+  queue q{cpu_selector};
+  engram_gate_fn p;
+  {
+    const engram_gate_fn whole = good_gate(m);
+    p.weight_hidden = whole.weight_hidden;
+    p.weight_embed = whole.weight_embed;
+    p.kv = m.make(dtype::bf16, {6, 160});
+    std::memcpy(p.kv.data, whole.kv.data, 6 * 160 * 2);
+    p.hidden_states = m.make(dtype::bf16, {6, 4, 32});
+    for (std::int64_t t = 0; t < 6; ++t)
+      std::memcpy(static_cast<char*>(p.hidden_states.data) + t * 256, whole.hidden_states.data, 256);
+  }
+  p.out = m.make(dtype::bf16, {6, 4, 32});
+  run(q, p);
+  engram_gate_fn repeated = p;
+  repeated.hidden_states.strides = {0, 32, 1};
+  repeated.out = m.make(dtype::bf16, {6, 4, 32});
+  // What lies behind the one row must not be read.
+  std::memset(static_cast<char*>(p.hidden_states.data) + 256, 0xFF, 5 * 256);
+  run(q, repeated);
+  CHECK(equal(repeated.out, p.out));
+}
+
 TEST_CASE("chains without tokens") {
   queue q{cpu_selector};
   memory m;

@@ -175,6 +175,11 @@ TEST_CASE("declared rules: one text per broken rule") {
   };
   const std::int64_t big = std::int64_t{1} << 60;
   CHECK_HAS(refusal([](auto& b) { b.x = {}; }), "test.scale_rows: x = absent: is required");
+  CHECK_HAS(refusal([](auto& b) {
+              b.count = {};
+              b.count.data = b.x.data;
+            }),
+            "count.dtype = none: must be given with the memory of a tensor");
   CHECK_HAS(refusal([](auto& b) { b.x.dtype = dtype::bf16; }), "x.dtype = bf16: must be f32");
   CHECK_HAS(refusal([](auto& b) { b.x.dtype = static_cast<dtype>(77); }), "x.dtype = invalid");
   CHECK_HAS(refusal([](auto& b) { b.x.rank = 3; }), "x.rank = 3: its shape must be [rows, columns]");

@@ -14,7 +14,7 @@ namespace portile::emulator {
 
 namespace {
 
-enum class waiting { no, barrier, wave, ended };
+enum class waiting { no, barrier, wave, ended };  // wave: an exchange, or a wave_barrier
 
 std::string text_of(site s) {
   const std::string file = s.file_name();
@@ -29,6 +29,7 @@ constexpr std::size_t band = 256;
 struct lane_state {
   waiting state = waiting::no;
   site where = site::current();
+  bool orders = false;  ///< waits in a wave_barrier
   int turn = 0;  ///< parity of the lane's exchanges: two buffers, because a lane may be one exchange ahead
 };
 
@@ -68,6 +69,11 @@ const std::uint64_t* exchange(const thread_view& t, std::uint64_t mine, site whe
   slots[static_cast<std::size_t>(t.thread)] = mine;
   t.run->wait(t.thread, waiting::wave, where);
   return slots.data() + t.thread / t.run->wave * t.run->wave;
+}
+
+void wait_wave(const thread_view& t, site where) {
+  t.run->lanes[static_cast<std::size_t>(t.thread)].orders = true;
+  exchange(t, 0, where);
 }
 
 void* shared_memory(const thread_view& t, std::size_t offset, std::size_t size) {
@@ -120,10 +126,15 @@ bool block_run::release_waiters() {
       at_barrier += first[l].state == waiting::barrier;
     }
     if (exchanging != wave) continue;
-    for (int l = 0; l < wave; ++l) first[l].state = waiting::no;
+    if (first->orders && races::enabled()) races::wave_barrier(w / wave);
+    for (int l = 0; l < wave; ++l) {
+      first[l].state = waiting::no;
+      first[l].orders = false;
+    }
     released = true;
   }
   if (at_barrier == threads) {
+    if (races::enabled()) races::barrier();
     for (lane_state& l : lanes) l.state = waiting::no;
     released = true;
   }
@@ -134,6 +145,8 @@ void block_run::run_block(const std::vector<int>& order) {
   shared.assign(shared_bytes + 2 * band + 16, guard);
   if (shared_bytes) std::memset(shared_start(), poison, shared_bytes);
   lanes.assign(static_cast<std::size_t>(threads), {});
+  const bool watched = races::enabled();
+  if (watched) races::begin_block(index, threads, wave, shared_start(), shared_bytes);
   for (int i = 0; i < threads; ++i)
     fibers[static_cast<std::size_t>(i)].start(
         [](void* p) {
@@ -150,7 +163,12 @@ void block_run::run_block(const std::vector<int>& order) {
       lane_state& l = lanes[static_cast<std::size_t>(i)];
       if (l.state != waiting::no) continue;
       fiber& f = fibers[static_cast<std::size_t>(i)];
+      if (watched) races::enter(i, f.stack(), fiber::stack_size());
       f.resume();
+      if (watched) {
+        races::leave();
+        if (const std::string race = races::take_report(); !race.empty()) fail(race.c_str());
+      }
       if (f.overflowed()) fail("a thread's stack overflowed");
       if (f.done()) l.state = waiting::ended;
       if (error) std::rethrow_exception(error);
@@ -189,6 +207,7 @@ void run_blocks(std::int64_t grid, int threads, int wave, std::size_t shared_byt
   std::iota(order.begin(), order.end(), 0);
   const char* seed = std::getenv("PORTILE_EMULATOR_SEED");
   std::mt19937 rng(seed ? static_cast<unsigned>(std::atoi(seed)) : 0u);
+  if (races::enabled()) races::begin_launch();
   for (std::int64_t b = 0; b < grid; ++b) {
     if (seed)
       for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng() % i]);

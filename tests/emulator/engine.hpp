@@ -2,12 +2,15 @@
 // Runs GPU kernels on the host: the threads of a block are fibers, and everything that lanes do together is a
 // place where they wait for each other. What a real device would leave undefined is an error here: a barrier
 // that not every thread reaches, a shuffle in which a lane of the wave is missing or at another place of the
-// code, shared memory beyond what the launch asked for, a vector access to a misaligned address.
+// code, shared memory beyond what the launch asked for, a vector access to a misaligned address, and, when
+// asked for, a race (races.hpp).
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <source_location>
 #include <type_traits>
+
+#include "tests/emulator/races.hpp"
 
 namespace portile::emulator {
 
@@ -22,6 +25,8 @@ struct thread_view {
 using site = std::source_location;
 
 void wait_barrier(const thread_view& t, site where);
+/// Waits for the lanes of the wave; what they did before is ordered before what they do after.
+void wait_wave(const thread_view& t, site where);
 /// Gives the lane's 8 bytes to its wave and returns those of all lanes, valid until the lane's next exchange.
 const std::uint64_t* exchange(const thread_view& t, std::uint64_t mine, site where);
 void* shared_memory(const thread_view& t, std::size_t offset, std::size_t size);
@@ -73,22 +78,22 @@ class block {
   // Threads switch only where they wait, so that a plain access is an atomic one.
   template <class T>
   T atomic_add(T* p, T v) const {
-    return update(p, static_cast<T>(*checked(p) + v));
+    return update(p, [v](T before) { return static_cast<T>(before + v); });
   }
   template <class T>
   T atomic_min(T* p, T v) const {
-    return update(p, v < *checked(p) ? v : *p);
+    return update(p, [v](T before) { return v < before ? v : before; });
   }
   template <class T>
   T atomic_max(T* p, T v) const {
-    return update(p, v > *checked(p) ? v : *p);
+    return update(p, [v](T before) { return v > before ? v : before; });
   }
   template <class T>
   T atomic_or(T* p, T v) const {
-    return update(p, static_cast<T>(*checked(p) | v));
+    return update(p, [v](T before) { return static_cast<T>(before | v); });
   }
-  void device_fence() const {}
-  void wave_barrier(site where = site::current()) const { exchange(t_, 0, where); }
+  void device_fence() const { races::device_fence(); }
+  void wave_barrier(site where = site::current()) const { wait_wave(t_, where); }
 
   std::uint64_t ballot(bool predicate, site where = site::current()) const {
     const std::uint64_t* all = exchange(t_, predicate, where);
@@ -114,17 +119,15 @@ class block {
     std::memcpy(&result, &all[source], sizeof result);
     return result;
   }
-  template <class T>
-  static T* checked(T* p) {
+  template <class T, class F>
+  static T update(T* p, F f) {
     static_assert(std::is_integral_v<T> && std::is_unsigned_v<T> && (sizeof(T) == 4 || sizeof(T) == 8),
                   "as on a device");
     if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned atomic");
-    return p;
-  }
-  template <class T>
-  static T update(T* p, T v) {
+    races::begin_atomic();
     const T before = *p;
-    *p = v;
+    *p = f(before);
+    races::end_atomic();
     return before;
   }
   thread_view t_;
@@ -133,14 +136,12 @@ class block {
 template <class T>
 T aligned_load(const void* p) {
   if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned vector load");
-  T v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
+  return *static_cast<const T*>(p);
 }
 template <class T>
 void aligned_store(void* p, T v) {
   if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned vector store");
-  std::memcpy(p, &v, sizeof v);
+  *static_cast<T*>(p) = v;
 }
 
 using body = void (*)(const thread_view&, const void* params);

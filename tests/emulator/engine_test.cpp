@@ -110,7 +110,7 @@ struct barrier_against_shuffle : kernel {
 struct beyond_shared : kernel {
   template <class Block>
   static void run(Block& block, const params&) {
-    block.template shared<int>()[block.thread() == 7 ? 256 : 0] = 1;
+    if (block.thread() == 7) block.template shared<int>()[256] = 1;
   }
 };
 struct asks_beyond_shared : kernel {
@@ -135,6 +135,60 @@ struct missing_barrier : kernel {
     int* s = block.template shared<int>();
     s[block.thread()] = block.thread();
     (*p.out)[static_cast<std::size_t>(block.thread())] = s[(block.thread() + 1) % threads];
+  }
+};
+
+/// The next lane's word, in one wave.
+struct neighbour_without_wave_barrier : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    int* s = block.template shared<int>();
+    s[block.thread()] = block.thread();
+    (*p.out)[static_cast<std::size_t>(block.thread())] = s[block.thread() ^ 1];
+  }
+};
+struct neighbour_behind_wave_barrier : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    int* s = block.template shared<int>();
+    s[block.thread()] = block.thread();
+    block.wave_barrier();
+    const int got = s[block.thread() ^ 1];
+    block.wave_barrier();
+    s[block.thread()] = 0;
+    (*p.out)[static_cast<std::size_t>(block.thread())] = got;
+  }
+};
+struct neighbour_of_other_wave : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    int* s = block.template shared<int>();
+    s[block.thread()] = block.thread();
+    block.wave_barrier();
+    (*p.out)[static_cast<std::size_t>(block.thread())] = s[block.thread() ^ 64];
+  }
+};
+/// The barrier between a round's reads and the next round's writes is missing.
+struct write_after_read : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    int* s = block.template shared<int>();
+    s[block.thread()] = block.thread();
+    block.barrier();
+    (*p.out)[static_cast<std::size_t>(block.thread())] = s[threads - 1 - block.thread()];
+    s[block.thread()] = 1;
+  }
+};
+struct atomic_counter : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    block.atomic_add(reinterpret_cast<std::uint32_t*>(p.out->data()), 1u);
+  }
+};
+struct one_block_writes : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    if (block.thread() == 3) (*p.out)[0] = 1;
   }
 };
 
@@ -188,10 +242,30 @@ TEST_CASE("emulator: undefined behaviour is an error with its place") {
   CHECK(problem_of<reverse_through_shared>().empty());
 }
 
-TEST_CASE("emulator: a missing barrier shows in the result") {
+TEST_CASE("emulator: a missing barrier shows in the result, and is a race") {
+  if (emulator::races::enabled()) {
+    const std::string text = problem_of<missing_barrier>();
+    INFO(text);
+    CHECK(contains(text, "race: thread "));
+    CHECK(contains(text, "of shared memory, with no barrier between"));
+    return;
+  }
   std::vector<int> out(128, -1);
   emulator::run_grid<missing_barrier, 32>(1, 512, {&out});
   int wrong = 0;
   for (int i = 0; i < 128; ++i) wrong += out[static_cast<std::size_t>(i)] != (i + 1) % 128;
   CHECK(wrong > 100);
+}
+
+TEST_CASE("emulator: what orders accesses, and what does not") {
+  if (!emulator::races::enabled()) return;
+  CHECK(contains(problem_of<neighbour_without_wave_barrier>(), "race: "));
+  CHECK(problem_of<neighbour_behind_wave_barrier>().empty());
+  CHECK(contains(problem_of<neighbour_of_other_wave>(), "race: "));
+  CHECK(contains(problem_of<write_after_read>(), "race: "));
+  CHECK(problem_of<atomic_counter>(4).empty());
+  CHECK(problem_of<one_block_writes>(1).empty());
+  const std::string text = problem_of<one_block_writes>(2);
+  INFO(text);
+  CHECK(contains(text, "thread 3 of block 1 writes what thread 3 of block 0 wrote"));
 }

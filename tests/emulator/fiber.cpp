@@ -92,6 +92,8 @@ void fiber::suspend() {
 }
 
 bool fiber::done() const { return state_->done; }
+const void* fiber::stack() const { return state_->stack.get(); }
+std::size_t fiber::stack_size() { return stack_bytes; }
 
 bool fiber::overflowed() const {
   for (std::size_t i = 0; i < mark_bytes; ++i)

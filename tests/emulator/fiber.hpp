@@ -18,6 +18,8 @@ class fiber {
   /// Called inside: back to whoever resumed this fiber.
   void suspend();
   bool done() const;
+  const void* stack() const;
+  static std::size_t stack_size();
   /// True when the deepest part of the stack was written to.
   bool overflowed() const;
 

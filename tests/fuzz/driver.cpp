@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include "fuzz/check_one.hpp"
+#ifdef PORTILE_FUZZ_CUDA_GRAPHS
+#include "fuzz/cuda_graph.hpp"
+#endif
 
 namespace {
 
@@ -21,11 +24,20 @@ void on_signal(int number) {
   std::raise(number);
 }
 
+std::function<void(portile::queue&, const std::function<void()>&)> replay_on(
+    [[maybe_unused]] portile::device d) {
+#ifdef PORTILE_FUZZ_CUDA_GRAPHS
+  if (d.kind() == portile::device_kind::cuda && std::strcmp(d.info().arch, "emulated") != 0)
+    return &portile::fuzz::replay_as_graph;
+#endif
+  return {};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace portile;
-  std::string glob = "*";
+  std::string glob = "*", implementation;
   std::uint64_t runs = 100, first = 0;
   bool show = false;
   for (int i = 1; i < argc; ++i) {
@@ -37,27 +49,43 @@ int main(int argc, char** argv) {
       runs = std::strtoull(value, nullptr, 10), ++i;
     else if (arg == "--first")
       first = std::strtoull(value, nullptr, 10), ++i;
+    else if (arg == "--impl")
+      implementation = value, ++i;
     else if (arg == "--show")
       show = true;
     else
-      return std::fprintf(stderr, "usage: %s [--op GLOB] [--runs N] [--first K] [--show]\n", argv[0]), 2;
+      return std::fprintf(stderr, "usage: %s [--op GLOB] [--runs N] [--first K] [--impl NAME] [--show]\n",
+                          argv[0]),
+             2;
   }
   for (const int number : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) std::signal(number, on_signal);
+
+  // The emulated device that has the implementation.
+  const auto find = [&](const op_info& op) -> std::optional<fuzz::other_implementation> {
+    for (const implementation_ref& i : implementations(op.name))
+      for (const device d : device::all())
+        if (i.entry->name == implementation && i.entry->device_kind == static_cast<std::int32_t>(d.kind()))
+          return fuzz::other_implementation{d, implementation, replay_on(d)};
+    return std::nullopt;
+  };
 
   int failed = 0, tried = 0;
   for (const op_info& op : operations()) {
     if (!glob_match(glob, op.name)) continue;
+    const auto other = find(op);
+    if (!implementation.empty() && !other) continue;
     ++tried;
     int counts[4] = {};
     for (std::uint64_t k = first; k < first + runs; ++k) {
-      std::snprintf(repeat_text, sizeof repeat_text, "%s --op '%s' --first %llu --runs 1 --show\n", argv[0],
-                    op.name.c_str(), static_cast<unsigned long long>(k));
+      std::snprintf(repeat_text, sizeof repeat_text, "%s --op '%s' --first %llu --runs 1 --show%s%s\n",
+                    argv[0], op.name.c_str(), static_cast<unsigned long long>(k), other ? " --impl " : "",
+                    implementation.c_str());
       fuzz::source from(k);
       try {
         fuzz::random_problem r(op, from);
         if (show) std::printf("%s", r.text().c_str()), std::fflush(stdout);
         try {
-          ++counts[static_cast<int>(fuzz::check_one(r))];
+          ++counts[static_cast<int>(fuzz::check_one(r, other))];
         } catch (const fuzz::failure& f) {
           ++failed;
           std::printf("FAILED: %s\n%srepeat with: %s", f.text.c_str(), r.text().c_str(), repeat_text);

@@ -420,6 +420,7 @@ void random_problem::give_memory() {
 
 void random_problem::fill(buffer& b) {
   const int mode = from_.below(4);
+  extreme = extreme || mode == 1 || mode == 2;
   const auto element = static_cast<std::size_t>(size_of(b.view.dtype));
   const std::size_t n = element == 0 ? 0 : b.size() / element;
   const auto put = [&](std::size_t i, auto value) {
@@ -471,7 +472,8 @@ void random_problem::fill(buffer& b) {
         break;  // other bytes are no bool
       default:
         std::memcpy(b.data() + i * element, &r, element);
-        break;  // codes: every bit pattern is one
+        extreme = extreme || b.view.dtype == dtype::ue8m0x4;  // exponents up to 2^127
+        break;                                                // codes: every bit pattern is one
     }
   }
 }
@@ -485,6 +487,18 @@ bool random_problem::on_host() const {
       for (const tensor& t : lists_.find(f.name)->second) host = host && t.device == device{};
   }
   return host;
+}
+
+void random_problem::move_to(device d, const std::function<void*(buffer&)>& address_there) {
+  for_each_tensor(op(), problem.get(), lists_, [&](const field_info& f, tensor& t) {
+    if (!t.defined() || f.on_host) return;
+    t.device = d;
+    for (buffer& b : buffers)
+      if (t.data == b.data()) {
+        t.data = address_there(b);
+        break;
+      }
+  });
 }
 
 std::string random_problem::text() const {

@@ -2,7 +2,9 @@
 // A random problem of any operation, made from the declaration of its fields alone, with the memory of its
 // tensors.
 #include <deque>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,16 +29,19 @@ class buffer {
   void remember() { before_.assign(data(), data() + size_); }
   void restore() { std::copy(before_.begin(), before_.end(), data()); }
   bool guards_intact() const;
+  /// The bytes together with the guard bands around them.
+  std::span<std::uint8_t> whole() { return {data() - band, size_ + 2 * band}; }
   bool unchanged() { return std::equal(before_.begin(), before_.end(), data()); }
   /// Whether the bytes that no element of the tensor covers are as before.
   bool gaps_unchanged();
   std::vector<std::uint8_t> contents() { return {data(), data() + size_}; }
+  /// Whether AddressSanitizer refuses accesses to the guard bands.
+  void guard(bool on) const;
 
   tensor view;
   field_role role;
 
  private:
-  void guard(bool on) const;
   std::vector<std::uint8_t> bytes_, before_;
   std::size_t first_ = 0, size_;
 };
@@ -51,10 +56,13 @@ class random_problem {
   const op_info& op() const { return problem.op(); }
   std::string text() const;  ///< every field, one a line
   bool on_host() const;
+  /// Puts all tensors but those of the host on a device, each with memory at address_there(its buffer).
+  void move_to(device d, const std::function<void*(buffer&)>& address_there);
 
   any_problem problem;
   std::deque<buffer> buffers;
   bool runnable = true;  ///< false when a tensor is too large to have memory
+  bool extreme = false;  ///< some input has values of any magnitude, infinities or NaN
 
  private:
   enum class layout { contiguous, padded, column_major, repeated };

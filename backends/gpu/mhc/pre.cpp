@@ -1,0 +1,173 @@
+#include <portile/kernels/mhc/pre.hpp>
+#include <portile/kernels/mhc/pre_big_fuse.hpp>
+
+#include "backends/gpu/mhc.hpp"
+
+namespace portile::gpu {
+namespace {
+
+using namespace mhc_steps;
+
+/// From the partial sums to the mixes: a run of lanes takes a token, a lane one mix of each kind and a row of
+/// comb_mix.
+struct mixes_kernel {
+  static constexpr int threads = 128, ahead = 4;
+  struct params {
+    partial_sums from;
+    mix_affine affine;
+    rows<float> pre_mix, post_mix, comb_mix, out_mul;  ///< out_mul and sqrsum without data: not wanted
+    float* sqrsum;
+    std::int64_t repeat;
+    float size, norm_eps, pre_eps, sinkhorn_eps, post_mult_value;
+  };
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    with_mult(p.affine.mult, [&](auto constant) { typed<decltype(constant)::value>(block, p); });
+  }
+
+  template <int mult, class Block>
+  static PORTILE_DEVICE void typed(const Block& block, const params& p) {
+    constexpr int lanes = sinkhorn_lanes<mult>, each = threads / lanes;
+    const partial_sums& from = p.from;
+    for (std::int64_t first = block.index() * each; first < from.tokens; first += block.grid() * each) {
+      std::int64_t t = first + block.thread() / lanes;
+      int i = block.thread() % lanes;
+      const bool live = t < from.tokens && i < mult;
+      if (t >= from.tokens) t = from.tokens - 1;
+      if (i >= mult) i = mult - 1;
+      // The pre mix, the post mix and the row of comb_mix; then the squares.
+      constexpr int values = mult + 3;
+      float sum[values] = {};
+      const float* const products = from.out_mul + t * from.mul_token;
+      const auto column = [&](int n) { return n < 2 ? n * mult + i : (2 + i) * mult + n - 2; };
+      for (std::int64_t s = 0; s < from.splits; s += ahead) {
+        float v[ahead][values];
+        PORTILE_UNROLL
+        for (int a = 0; a < ahead; ++a) {
+          const bool there = s + a < from.splits;
+          PORTILE_UNROLL
+          for (int n = 0; n < values - 1; ++n)
+            v[a][n] = there ? products[(s + a) * from.mul_split + column(n)] : 0.0f;
+          v[a][values - 1] = there ? from.sqrsum[(s + a) * from.square_split + t * from.square_token] : 0.0f;
+        }
+        PORTILE_UNROLL
+        for (int a = 0; a < ahead; ++a) {
+          if (s + a >= from.splits) continue;
+          PORTILE_UNROLL
+          for (int n = 0; n < values; ++n) sum[n] += v[a][n];
+        }
+      }
+      if (live && p.out_mul.data) {
+        PORTILE_UNROLL
+        for (int n = 0; n < values - 1; ++n) p.out_mul.at(t)[column(n)] = sum[n];
+      }
+      if (live && i == 0 && p.sqrsum) p.sqrsum[t] = sum[values - 1];
+
+      const float r = rms_rstd(sum[values - 1], p.size, p.norm_eps);
+      if (live) {
+        p.pre_mix.at(t)[i] = p.affine.pre(sum[0] * r, i, p.pre_eps);
+        p.post_mix.at(t)[i] = p.affine.post(sum[1] * r, i, p.post_mult_value);
+      }
+      float a[mult];
+      PORTILE_UNROLL
+      for (int o = 0; o < mult; ++o) a[o] = p.affine(sum[2 + o] * r, column(2 + o));
+      sinkhorn_row<mult>(block, a, p.repeat, p.sinkhorn_eps);
+      if (!live) continue;
+      PORTILE_UNROLL
+      for (int o = 0; o < mult; ++o) p.comb_mix.at(t, i)[o] = a[o];
+    }
+  }
+};
+
+/// From the partial sums on: the mixes, then the weighted streams. pre_mix is where they meet.
+template <class P>
+void finish(const context& c, const P& p, const partial_sums& from, const tensor& out_mul,
+            const tensor& sqrsum, const rows<float>& pre_mix, bool pre_mix_aligned) {
+  const std::int64_t mult = p.residual.extent(1), tokens = p.residual.extent(0);
+  mixes_kernel::params q{};
+  q.from = from;
+  q.affine = {static_cast<const float*>(p.scale.data), static_cast<const float*>(p.base.data), mult};
+  q.pre_mix = pre_mix;
+  q.post_mix = rows<float>(p.post_mix);
+  q.comb_mix = rows<float>(p.comb_mix);
+  if (out_mul) q.out_mul = rows<float>(out_mul);
+  q.sqrsum = static_cast<float*>(sqrsum.data);
+  q.repeat = p.sinkhorn_repeat;
+  q.size = static_cast<float>(mult * p.residual.extent(2));
+  q.norm_eps = static_cast<float>(p.norm_eps);
+  q.pre_eps = static_cast<float>(p.pre_eps);
+  q.sinkhorn_eps = static_cast<float>(p.sinkhorn_eps);
+  q.post_mult_value = static_cast<float>(p.post_mult_value);
+  gpu::launch<mixes_kernel>(c, numeric::ceil_div(tokens, mixes_kernel::threads / lanes_of(mult)), 0, q);
+  launch_apply_mix(c, p.residual, rows<const float>(pre_mix.data, pre_mix.token, 0), pre_mix_aligned,
+                   p.layer_input);
+}
+
+/// Workspace: [tokens, mhc_mult] mixes, then the partial sums at a multiple of 16 bytes.
+std::uint64_t mixes_bytes(const tensor& residual) {
+  return static_cast<std::uint64_t>(numeric::align_up(residual.extent(0) * residual.extent(1) * 4, 16));
+}
+template <class P>
+partial_sums own_partials(const portile_device_info& device, const P& p, std::int64_t splits, void* memory) {
+  const std::int64_t tokens = p.residual.extent(0), channels = p.residual.extent(1) * p.residual.extent(2);
+  auto* const after = memory ? static_cast<unsigned char*>(memory) + mixes_bytes(p.residual) : nullptr;
+  return {after, kept_splits(device, tokens, std::min(splits, channels)), tokens,
+          portile::mhc::mixes_of(p.residual.extent(1))};
+}
+rows<float> own_mixes(const context& c, const tensor& residual) {
+  return {static_cast<float*>(c.call.workspace), residual.extent(1), 0};
+}
+
+struct pre_simt {
+  static std::uint64_t workspace(const portile_device_info& device, const mhc::pre& p) {
+    return mixes_bytes(p.residual) + own_partials(device, p, p.n_splits, nullptr).bytes();
+  }
+  static void launch(const context& c, const mhc::pre& p) {
+    if (p.residual.extent(0) == 0) return;
+    const partial_sums sums = own_partials(*c.call.device, p, p.n_splits, c.call.workspace);
+    const std::int64_t channels = p.fn.extent(1);
+    launch_partial_sums(c, p.residual, p.fn, p.norm_weight, channels, std::min(p.n_splits, channels), sums);
+    if (p.pre_mix)
+      finish(c, p, sums, p.out_mul, p.sqrsum, rows<float>(p.pre_mix), whole_chunks(p.pre_mix));
+    else
+      finish(c, p, sums, p.out_mul, p.sqrsum, own_mixes(c, p.residual), p.residual.extent(1) % 4 == 0);
+  }
+};
+
+struct pre_big_fuse_simt {
+  static std::uint64_t workspace(const portile_device_info& device, const mhc::pre_big_fuse& p) {
+    return mixes_bytes(p.residual) +
+           (p.out_mul_splitted ? 0 : own_partials(device, p, p.fn_splits, nullptr).bytes());
+  }
+  static void launch(const context& c, const mhc::pre_big_fuse& p) {
+    if (p.residual.extent(0) == 0) return;
+    partial_sums sums;
+    if (p.out_mul_splitted) {
+      const tensor &mul = p.out_mul_splitted, &squares = p.sqrsum_splitted;
+      sums.out_mul = static_cast<float*>(mul.data);
+      sums.sqrsum = static_cast<float*>(squares.data);
+      sums.splits = mul.extent(0);
+      sums.tokens = mul.extent(1);
+      sums.mixes = mul.extent(2);
+      sums.mul_split = mul.stride(0);
+      sums.mul_token = mul.stride(1);
+      sums.square_split = squares.stride(0);
+      sums.square_token = 1;
+    } else {
+      sums = own_partials(*c.call.device, p, p.fn_splits, c.call.workspace);
+      const std::int64_t channels = p.fn.extent(1);
+      launch_partial_sums(c, p.residual, p.fn, {}, channels, std::min(p.fn_splits, channels), sums);
+    }
+    finish(c, p, sums, {}, {}, own_mixes(c, p.residual), p.residual.extent(1) % 4 == 0);
+  }
+};
+
+}  // namespace
+
+extern const portile_implementation mhc_pre_simt;
+const portile_implementation mhc_pre_simt = make_simt<mhc::pre, pre_simt>();
+extern const portile_implementation mhc_pre_big_fuse_simt;
+const portile_implementation mhc_pre_big_fuse_simt = make_simt<mhc::pre_big_fuse, pre_big_fuse_simt>();
+
+}  // namespace portile::gpu
