@@ -376,7 +376,8 @@ constexpr int min_blocks() {
     return 0;
 }
 template <class K>
-__global__ void __launch_bounds__(K::threads, min_blocks<K>()) kernel_entry(const __grid_constant__ typename K::params p) {
+__global__ void __launch_bounds__(K::threads, min_blocks<K>())
+    kernel_entry(const __grid_constant__ typename K::params p) {
   block<K::threads> b;
   K::run(b, p);
 }

@@ -33,10 +33,11 @@ struct expert_rows {
       if ((*this)(other).has(row)) return true;
     return false;
   }
-  /// True in all threads when an expert before e has rows of `mine` too: only in broken data. `flag`: a word of
-  /// shared memory.
+  /// True in all threads when an expert before e has rows of `mine` too: only in broken data. `flag`: a word
+  /// of shared memory.
   template <class Block>
-  PORTILE_DEVICE bool shares(const Block& block, std::int64_t e, const range& mine, std::uint32_t* flag) const {
+  PORTILE_DEVICE bool shares(const Block& block, std::int64_t e, const range& mine,
+                             std::uint32_t* flag) const {
     if (masked) return false;
     if (block.thread() == 0) *flag = 0;
     block.barrier();

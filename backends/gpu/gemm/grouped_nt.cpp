@@ -5,14 +5,16 @@
 namespace portile::gpu {
 namespace {
 
-/// The tiles of all experts' rows in order, those of a row of tiles one after the other. Only the device knows
-/// how many there are: a block finds its own and stops past the last.
+/// The tiles of all experts' rows in order, those of a row of tiles one after the other. Only the device
+/// knows how many there are: a block finds its own and stops past the last.
 template <class A, class B>
 struct grouped_product {
-  static constexpr int threads = tile::threads;
+  using shape = typename nt_product<A, B>::shape;
+  static constexpr int threads = shape::threads;
   // Behind the tile: the sums of the waves and the expert found, a flag, and who owns each row.
-  static constexpr std::size_t sums_at = tile::shared_bytes, flag_at = sums_at + 128, owned_at = flag_at + 16;
-  static constexpr std::size_t shared_bytes = owned_at + tile::rows * sizeof(std::uint32_t);
+  static constexpr std::size_t sums_at = shape::shared_bytes, flag_at = sums_at + 128,
+                               owned_at = flag_at + 16;
+  static constexpr std::size_t shared_bytes = owned_at + shape::rows * sizeof(std::uint32_t);
 
   struct params {
     nt_product<A, B> product;  ///< of the first expert; m is unused
@@ -31,16 +33,16 @@ struct grouped_product {
     auto* const owned = block.template shared<std::uint32_t>(owned_at);
     for (std::int64_t work = block.index();; work += block.grid()) {
       const std::int64_t r = p.col_tiles.quotient(work);
-      const std::int64_t col0 = (work - r * p.col_tiles.value()) * tile::cols;
+      const std::int64_t col0 = (work - r * p.col_tiles.value()) * shape::cols;
       const place at = find(block, p.rows_of, r);
       if (at.expert < 0) return;
 
       const std::int64_t e = at.expert;
       const expert_rows::range mine = p.rows_of(e);
-      const std::int64_t row0 = mine.begin + at.row_tile * tile::rows;
-      const std::int64_t row_end = row0 + tile::rows < mine.end ? row0 + tile::rows : mine.end;
+      const std::int64_t row0 = mine.begin + at.row_tile * shape::rows;
+      const std::int64_t row_end = row0 + shape::rows < mine.end ? row0 + shape::rows : mine.end;
       const bool shared = p.rows_of.shares(block, e, {row0, row_end}, flag);
-      if (shared && block.thread() < tile::rows)
+      if (shared && block.thread() < shape::rows)
         owned[block.thread()] = p.rows_of.taken_by_earlier(e, row0 + block.thread()) ? 0 : 1;
 
       nt_product<A, B> product = p.product;
@@ -51,15 +53,15 @@ struct grouped_product {
         product.a_sf.data = static_cast<const char*>(product.a_sf.data) + e * p.a_sf_bytes;
         product.b_sf.data = static_cast<const char*>(product.b_sf.data) + e * p.b_sf_bytes;
       }
-      tile::sums sum;
+      typename shape::sums sum;
       block.barrier();
       product(block, row0, col0, sum);
       tile_result out = p.out;
       out.data = static_cast<char*>(out.data) + e * p.out_bytes;
-      tile::each(block.thread(), row0, row_end, col0, product.n, sum,
-                 [&](std::int64_t m, std::int64_t n, float v) {
-                   if (!shared || owned[m - row0] != 0) out.store(m, n, v);
-                 });
+      shape::each(block.thread(), row0, row_end, col0, product.n, sum,
+                  [&](std::int64_t m, std::int64_t n, float v) {
+                    if (!shared || owned[m - row0] != 0) out.store(m, n, v);
+                  });
       block.barrier();
     }
   }
@@ -76,7 +78,7 @@ struct grouped_product {
       std::int64_t tiles = 0;
       if (e < rows_of.experts) {
         const expert_rows::range mine = rows_of(e);
-        tiles = (mine.end - mine.begin + tile::rows - 1) / tile::rows;
+        tiles = (mine.end - mine.begin + shape::rows - 1) / shape::rows;
       }
       const std::int64_t in_wave = inclusive_sum_wave(block, tiles);
       if (block.lane() == Block::wave_size - 1) sums[block.wave()] = in_wave;
@@ -109,10 +111,12 @@ struct grouped_nt_simt {
   template <class A, class B>
   static void typed(const context& c, const gemm::grouped_nt& p) {
     using kernel = grouped_product<A, B>;
+    using shape = typename kernel::shape;
     const bool masked = p.a.rank == 3;
     const std::int64_t experts = p.b.extent(0), rows = p.a.extent(masked ? 1 : 0);
     typename kernel::params q{};
-    q.rows_of = make_expert_rows(p.expert_start, p.expert_end, p.num_live_per_expert, p.masked_m, experts, rows);
+    q.rows_of =
+        make_expert_rows(p.expert_start, p.expert_end, p.num_live_per_expert, p.masked_m, experts, rows);
     report_segments::launch(c, q.rows_of);
     q.product = make_nt_product<A, B>(p);
     if (rows == 0 || q.product.n == 0 || (q.product.k == 0 && p.accumulate)) return;
@@ -124,9 +128,9 @@ struct grouped_nt_simt {
     q.b_sf_bytes = p.b_sf.defined() ? batch(p.b_sf) * size_of(p.b_sf.dtype) : 0;
     q.out_bytes = batch(p.out) * size_of(p.out.dtype);
     // As many row tiles as legal segments have at most; a capped grid, or overlapping ones, loop.
-    const std::int64_t whole = numeric::ceil_div(rows, std::int64_t{tile::rows});
+    const std::int64_t whole = numeric::ceil_div(rows, std::int64_t{shape::rows});
     const std::int64_t row_tiles = masked ? experts * whole : whole + experts;
-    const std::int64_t col_tiles = numeric::ceil_div(q.product.n, std::int64_t{tile::cols});
+    const std::int64_t col_tiles = numeric::ceil_div(q.product.n, std::int64_t{shape::cols});
     q.col_tiles = divider(col_tiles, std::int64_t{1} << 62);
     gpu::launch<kernel>(c, row_tiles * col_tiles, kernel::shared_bytes, q);
   }

@@ -8,12 +8,15 @@
 
 namespace portile::gpu {
 
+/// Values that a thread brings at once.
+inline constexpr int slice_values = 8;
+
 /// A block computes rows x cols results, a thread own_rows x own_cols of them. Factors lie in shared memory
 /// by channel.
+template <int Columns>
 struct tile {
   static constexpr int threads = 256, rows = 128, depth = 16, own_rows = 8;
-  static constexpr int cols = tile_columns, own_cols = cols / 16;
-  static constexpr int own = 8;  ///< values that a thread brings at once
+  static constexpr int cols = Columns, own_cols = cols / 16;
   static constexpr int a_pitch = rows + 4, b_pitch = cols + 4;  ///< 16-byte rows, no bank conflicts
   static constexpr std::size_t shared_bytes = depth * (a_pitch + b_pitch) * sizeof(float);
 
@@ -49,8 +52,8 @@ struct tile {
     PORTILE_UNROLL
     for (int k = 0; k < depth; ++k) {
       float a[own_rows], b[own_cols];
-      load_own(a_tile + k * a_pitch, row_place(thread), a);
-      load_own(b_tile + k * b_pitch, col_place(thread), b);
+      load_own<own_rows>(a_tile + k * a_pitch, row_place(thread), a);
+      load_own<own_cols>(b_tile + k * b_pitch, col_place(thread), b);
       PORTILE_UNROLL
       for (int i = 0; i < own_rows; ++i) {
         PORTILE_UNROLL
@@ -78,22 +81,23 @@ struct tile {
 
 /// Eight values of row `row` from column `k` on; zeros where there are none. f32 becomes tf32.
 template <class T>
-PORTILE_DEVICE void load_slice(const T* data, std::int64_t stride, bool aligned, bool truncate, std::int64_t row,
-                               std::int64_t rows, std::int64_t k, std::int64_t columns, float (&v)[tile::own]) {
+PORTILE_DEVICE void load_slice(const T* data, std::int64_t stride, bool aligned, bool truncate,
+                               std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t columns,
+                               float (&v)[slice_values]) {
   PORTILE_UNROLL
-  for (int i = 0; i < tile::own; ++i) v[i] = 0.0f;
+  for (int i = 0; i < slice_values; ++i) v[i] = 0.0f;
   if (row >= rows) return;
   const T* start = data + row * stride;
-  if (aligned && k + tile::own <= columns) {
-    load_values<T, tile::own>(start, k, v);
+  if (aligned && k + slice_values <= columns) {
+    load_values<T, slice_values>(start, k, v);
   } else {
     PORTILE_UNROLL
-    for (int i = 0; i < tile::own; ++i)
+    for (int i = 0; i < slice_values; ++i)
       if (k + i < columns) v[i] = load_value(start, k + i);
   }
   if constexpr (std::is_same_v<T, float>) {
     PORTILE_UNROLL
-    for (int i = 0; i < tile::own; ++i)
+    for (int i = 0; i < slice_values; ++i)
       v[i] = truncate ? numeric::to_tf32_truncate(v[i]) : numeric::to_tf32_nearest(v[i]);
   }
 }
@@ -122,6 +126,9 @@ template <class A, class B>
 struct nt_product {
   static constexpr bool quantised = std::is_same_v<A, numeric::e4m3>;
   static constexpr bool e2m1 = std::is_same_v<B, numeric::e2m1x2>;
+  /// Quantised: sums of a scale block beside those of all, so that a thread has half as many results.
+  using shape = tile<quantised ? 64 : tile_columns>;
+  using sums = typename shape::sums;
   static constexpr int scale_block = static_cast<int>(e2m1 ? gemm::scale_block_e2m1 : gemm::scale_block);
 
   const A* a;
@@ -133,39 +140,38 @@ struct nt_product {
 
   /// The tile at (row0, col0).
   template <class Block>
-  PORTILE_DEVICE void operator()(const Block& block, std::int64_t row0, std::int64_t col0,
-                                 tile::sums& sum) const {
+  PORTILE_DEVICE void operator()(const Block& block, std::int64_t row0, std::int64_t col0, sums& sum) const {
     float* const a_tile = block.template shared<float>();
-    float* const b_tile = a_tile + tile::depth * tile::a_pitch;
+    float* const b_tile = a_tile + shape::depth * shape::a_pitch;
     // Loading: a thread brings eight channels of one row of each factor.
-    const int a_row = block.thread() % tile::rows, a_k = block.thread() / tile::rows * tile::own;
-    const int b_row = block.thread() % tile::cols, b_k = block.thread() / tile::cols * tile::own;
+    const int a_row = block.thread() % shape::rows, a_k = block.thread() / shape::rows * slice_values;
+    const int b_row = block.thread() % shape::cols, b_k = block.thread() / shape::cols * slice_values;
 
-    tile::sums part;
+    sums part;
     sum.clear();
     if constexpr (quantised) part.clear();
-    float a_next[tile::own], b_next[tile::own];
+    float a_next[slice_values], b_next[slice_values];
     const auto load = [&](std::int64_t k0) {
       load_slice(a, a_stride, a_aligned, truncate, row0 + a_row, m, k0 + a_k, k, a_next);
-      if (b_k < tile::depth)
+      if (b_k < shape::depth)
         load_slice(b, b_stride, b_aligned, truncate, col0 + b_row, n, k0 + b_k, k, b_next);
     };
     load(0);
-    for (std::int64_t k0 = 0; k0 < k; k0 += tile::depth) {
+    for (std::int64_t k0 = 0; k0 < k; k0 += shape::depth) {
       PORTILE_UNROLL
-      for (int i = 0; i < tile::own; ++i) a_tile[(a_k + i) * tile::a_pitch + a_row] = a_next[i];
-      if (b_k < tile::depth) {
+      for (int i = 0; i < slice_values; ++i) a_tile[(a_k + i) * shape::a_pitch + a_row] = a_next[i];
+      if (b_k < shape::depth) {
         PORTILE_UNROLL
-        for (int i = 0; i < tile::own; ++i) b_tile[(b_k + i) * tile::b_pitch + b_row] = b_next[i];
+        for (int i = 0; i < slice_values; ++i) b_tile[(b_k + i) * shape::b_pitch + b_row] = b_next[i];
       }
       block.barrier();
-      if (k0 + tile::depth < k) load(k0 + tile::depth);  // on its way while this step computes
+      if (k0 + shape::depth < k) load(k0 + shape::depth);  // on its way while this step computes
       if constexpr (quantised) {
-        tile::multiply(a_tile, b_tile, block.thread(), part);
-        const std::int64_t done = k0 + tile::depth;
+        shape::multiply(a_tile, b_tile, block.thread(), part);
+        const std::int64_t done = k0 + shape::depth;
         if (done % scale_block == 0 || done >= k) promote(block.thread(), row0, col0, k0, part, sum);
       } else {
-        tile::multiply(a_tile, b_tile, block.thread(), sum);
+        shape::multiply(a_tile, b_tile, block.thread(), sum);
       }
       block.barrier();
     }
@@ -174,19 +180,19 @@ struct nt_product {
  private:
   /// sum += part * scales of the block that channel `channel` lies in; part = 0.
   PORTILE_DEVICE void promote(int thread, std::int64_t row0, std::int64_t col0, std::int64_t channel,
-                              tile::sums& part, tile::sums& sum) const {
-    float b_scale[tile::own_cols];
+                              sums& part, sums& sum) const {
+    float b_scale[shape::own_cols];
     PORTILE_UNROLL
-    for (int j = 0; j < tile::own_cols; ++j) {
-      const std::int64_t col = col0 + tile::index(tile::col_place(thread), j);
+    for (int j = 0; j < shape::own_cols; ++j) {
+      const std::int64_t col = col0 + shape::index(shape::col_place(thread), j);
       b_scale[j] = col < n ? b_sf(e2m1 ? col : col / gemm::scale_block, channel / scale_block) : 0.0f;
     }
     PORTILE_UNROLL
-    for (int i = 0; i < tile::own_rows; ++i) {
-      const std::int64_t row = row0 + tile::index(tile::row_place(thread), i);
+    for (int i = 0; i < shape::own_rows; ++i) {
+      const std::int64_t row = row0 + shape::index(shape::row_place(thread), i);
       const float a_scale = row < m ? a_sf(row, channel / gemm::scale_block) : 0.0f;
       PORTILE_UNROLL
-      for (int j = 0; j < tile::own_cols; ++j)
+      for (int j = 0; j < shape::own_cols; ++j)
         sum.v[i][j] = ::fmaf(part.v[i][j], a_scale * b_scale[j], sum.v[i][j]);
     }
     part.clear();
@@ -207,7 +213,8 @@ nt_product<A, B> make_nt_product(const P& p) {
     return r;
   };
   const auto aligned = [](const tensor& t, std::int64_t bytes) {
-    return rows_aligned(t, bytes) && (t.rank < 3 || t.extent(0) <= 1 || t.stride(0) * size_of(t.dtype) % bytes == 0);
+    return rows_aligned(t, bytes) &&
+           (t.rank < 3 || t.extent(0) <= 1 || t.stride(0) * size_of(t.dtype) % bytes == 0);
   };
   return {static_cast<const A*>(p.a.data),
           static_cast<const B*>(p.b.data),
@@ -219,8 +226,8 @@ nt_product<A, B> make_nt_product(const P& p) {
           scales(p.a_sf),
           scales(p.b_sf),
           p.tf32_rounding == "truncate",
-          aligned(p.a, load_alignment<A, tile::own>()),
-          aligned(p.b, load_alignment<B, tile::own>())};
+          aligned(p.a, load_alignment<A, slice_values>()),
+          aligned(p.b, load_alignment<B, slice_values>())};
 }
 
 /// Calls f(A{}, B{}) with the types of the factors.

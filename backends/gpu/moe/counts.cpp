@@ -39,8 +39,7 @@ PORTILE_DEVICE void visit_ids(const count_params& p, std::int64_t first, F f) {
   constexpr int own = 8;
   std::int64_t id[own];
   PORTILE_UNROLL
-  for (int u = 0; u < own; ++u)
-    id[u] = first + u * threads < p.slots ? p.ids[first + u * threads] : -1;
+  for (int u = 0; u < own; ++u) id[u] = first + u * threads < p.slots ? p.ids[first + u * threads] : -1;
   PORTILE_UNROLL
   for (int u = 0; u < own; ++u) {
     if (id[u] >= 0 && id[u] < p.bins) f(id[u]);
@@ -85,8 +84,8 @@ struct count_in_blocks {
     }
     const std::int64_t step = block.grid() * 8 * threads;
     for (std::int64_t first = block.index() * 8 * threads + block.thread(); first < p.slots; first += step)
-      visit_ids<threads>(p, first,
-                         [&](std::int64_t b) { block.atomic_add(p.in_shared ? &bins[b] : &p.counts[b], 1u); });
+      visit_ids<threads>(
+          p, first, [&](std::int64_t b) { block.atomic_add(p.in_shared ? &bins[b] : &p.counts[b], 1u); });
     if (p.in_shared) {
       block.barrier();
       for (std::int64_t b = block.thread(); b < p.bins; b += threads)
@@ -113,8 +112,8 @@ void launch_count(const context& c, const count_params& q, std::uint32_t* counts
 struct group_count_simt {
   static void launch(const context& c, const moe::group_count& p) {
     auto* const out = static_cast<std::int32_t*>(p.out.data);
-    const count_params q{static_cast<const std::int64_t*>(p.group_idx.data), p.group_idx.numel(), p.num_groups,
-                         count_result{out}, c.call.trap};
+    const count_params q{static_cast<const std::int64_t*>(p.group_idx.data), p.group_idx.numel(),
+                         p.num_groups, count_result{out}, c.call.trap};
     launch_count(c, q, reinterpret_cast<std::uint32_t*>(out), false);
   }
 };

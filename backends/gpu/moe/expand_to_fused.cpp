@@ -11,7 +11,7 @@ struct expand_params {
   const unsigned char* x;
   unsigned char* out;
   std::int64_t row_bytes, out_pitch;  ///< x has no gaps
-  const std::uint32_t *x_sf;
+  const std::uint32_t* x_sf;
   std::uint32_t* out_sf;
   std::int64_t sf_cols, sf_row_stride, sf_col_stride;
   const std::int32_t *positions, *owners;
@@ -49,7 +49,8 @@ struct scatter_rows {
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    for (std::int64_t i = block.index() * threads + block.thread(); i < p.units; i += block.grid() * threads) {
+    for (std::int64_t i = block.index() * threads + block.thread(); i < p.units;
+         i += block.grid() * threads) {
       const std::int64_t t = p.of_row.quotient(i), unit = i - t * p.of_row.value();
       const std::int32_t* positions = p.positions + t * p.k;
       if (unit < p.row_units) {

@@ -87,7 +87,8 @@ struct gate {
       if constexpr (!routed) {
         if (random) route_randomly(block, p, t, id, weight);
         if (p.scores)
-          for (std::int64_t e = lane; e < p.experts; e += Block::wave_size) p.scores[t * p.experts + e] = 0.0f;
+          for (std::int64_t e = lane; e < p.experts; e += Block::wave_size)
+            p.scores[t * p.experts + e] = 0.0f;
       }
       if (p.unmapped && lane < p.k) p.unmapped[t * p.unmapped_stride + lane] = -1;
       store(p, t, lane, id, weight);
@@ -145,7 +146,8 @@ struct gate {
   }
 
   /// A lane's values of a row of experts; what is past the row stays undefined.
-  static PORTILE_DEVICE void load_own(const params& p, const float* row, std::int64_t first, float (&v)[size]) {
+  static PORTILE_DEVICE void load_own(const params& p, const float* row, std::int64_t first,
+                                      float (&v)[size]) {
     if (p.aligned) {
       PORTILE_UNROLL
       for (int i = 0; i < held; i += 4) {
@@ -163,8 +165,8 @@ struct gate {
 
   /// f(expert, its place in the lane, value) for the lane's experts.
   template <class Block, class F>
-  static PORTILE_DEVICE void each(const Block& block, const params& p, const float* row, const float (&x)[size],
-                                  F f) {
+  static PORTILE_DEVICE void each(const Block& block, const params& p, const float* row,
+                                  const float (&x)[size], F f) {
     if constexpr (in_registers) {
       const std::int64_t first = std::int64_t{block.lane()} * held;
       PORTILE_UNROLL
@@ -236,7 +238,8 @@ struct gate {
           for (int i = 0; i < held; ++i)
             if (first + i < p.experts) keys[first + i] = key[i];
           const std::uint32_t kept = kept_groups(block, p, keys);
-          int g = static_cast<int>(first) / p.group_size, place_in_group = static_cast<int>(first) % p.group_size;
+          int g = static_cast<int>(first) / p.group_size,
+              place_in_group = static_cast<int>(first) % p.group_size;
           PORTILE_UNROLL
           for (int i = 0; i < held; ++i) {
             if (g >= p.groups || (kept >> g & 1) == 0) key[i] = 0;
@@ -294,7 +297,8 @@ struct gate {
     return mine;
   }
 
-  static PORTILE_DEVICE void store_own(const params& p, float* row, std::int64_t first, const float (&v)[size]) {
+  static PORTILE_DEVICE void store_own(const params& p, float* row, std::int64_t first,
+                                       const float (&v)[size]) {
     if (p.aligned) {
       PORTILE_UNROLL
       for (int i = 0; i < held; i += 4)
@@ -316,7 +320,8 @@ struct gate {
 
   /// Bit g: group g takes part. A lane's own keys are in shared memory before.
   template <class Block>
-  static PORTILE_DEVICE std::uint32_t kept_groups(const Block& block, const params& p, const std::uint32_t* keys) {
+  static PORTILE_DEVICE std::uint32_t kept_groups(const Block& block, const params& p,
+                                                  const std::uint32_t* keys) {
     block.wave_barrier();
     const int lanes = lanes_of_group<Block>(p.groups), g = block.lane() / lanes;
     best_two best;
@@ -337,7 +342,8 @@ struct gate {
     std::int64_t physical = logical;
     if (p.to_physical.map) {
       physical = 0;
-      for (std::int64_t e = block.lane(); e < logical; e += Block::wave_size) physical += p.to_physical.count[e];
+      for (std::int64_t e = block.lane(); e < logical; e += Block::wave_size)
+        physical += p.to_physical.count[e];
       physical = reduce_wave(block, physical, plus{});
     }
     if (physical < p.slots) {

@@ -74,8 +74,8 @@ struct place_slots {
   struct layout {
     std::uint32_t *total, *before;  ///< slots of an expert: in all, and in the chunks before
     std::int32_t *next, *stop;      ///< first row of the expert for this chunk, and one past the segment
-    std::uint32_t* rank;            ///< by wave and expert: slots of the waves before, then of the steps before too
-    std::int64_t* sums;             ///< of the waves
+    std::uint32_t* rank;  ///< by wave and expert: slots of the waves before, then of the steps before too
+    std::int64_t* sums;   ///< of the waves
 
     PORTILE_DEVICE layout(const Block& block, int n) {
       sums = block.template shared<std::int64_t>();
@@ -106,7 +106,8 @@ struct place_slots {
       } while (first < p.experts);
       // Rows past the segments, a share to each chunk.
       const std::int64_t used = next < p.rows ? next : p.rows;
-      for (std::int64_t r = used + b * threads + block.thread(); r < p.rows; r += p.chunks * threads) clear(p, r);
+      for (std::int64_t r = used + b * threads + block.thread(); r < p.rows; r += p.chunks * threads)
+        clear(p, r);
     }
   }
 
@@ -149,9 +150,9 @@ struct place_slots {
 
   /// Rows of the experts, from row `next` on; returns the row after them. The first chunk stores them.
   template <class Block>
-  static PORTILE_DEVICE std::int64_t place_experts(const Block& block, const params& p, const layout<Block>& m,
-                                                   std::int64_t b, std::int64_t first, int n,
-                                                   std::int64_t next) {
+  static PORTILE_DEVICE std::int64_t place_experts(const Block& block, const params& p,
+                                                   const layout<Block>& m, std::int64_t b, std::int64_t first,
+                                                   int n, std::int64_t next) {
     const auto at_most_rows = [&](std::int64_t row) {
       return static_cast<std::int32_t>(row < p.rows ? row : p.rows);
     };

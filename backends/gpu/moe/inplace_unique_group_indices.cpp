@@ -45,7 +45,8 @@ struct unique_in_order {
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    for (std::int64_t t = block.index() * threads + block.thread(); t < p.tokens; t += block.grid() * threads) {
+    for (std::int64_t t = block.index() * threads + block.thread(); t < p.tokens;
+         t += block.grid() * threads) {
       std::int64_t* row = p.groups + t * p.k;
       for (std::int64_t j = 0; j < p.k; ++j) {
         const std::int64_t g = row[j];

@@ -116,8 +116,8 @@ struct gate_backward {
   }
 
   template <class Block>
-  static PORTILE_DEVICE aux_term make_aux(const Block& block, const params& p, const float* row, const float* h,
-                                          bool on, int lane) {
+  static PORTILE_DEVICE aux_term make_aux(const Block& block, const params& p, const float* row,
+                                          const float* h, bool on, int lane) {
     if (!p.sum_grad) return {};
     double total = 0.0, dot = 0.0;
     if (on) {
@@ -180,13 +180,12 @@ struct moe_topk_gate_backward_simt {
     if (p.scores_sum_grad.defined()) {
       q.sum_grad = static_cast<const float*>(p.scores_sum_grad.data);
       q.mask = static_cast<const std::uint8_t*>(p.mask.data);
-      q.tokens_per_seq =
-          divider(std::max<std::int64_t>(1, q.tokens / p.scores_sum_grad.extent(0)), q.tokens);
+      q.tokens_per_seq = divider(std::max<std::int64_t>(1, q.tokens / p.scores_sum_grad.extent(0)), q.tokens);
     }
     const auto aligned = [](const float* x) { return reinterpret_cast<std::uintptr_t>(x) % 16 == 0; };
     q.aligned = q.experts % 4 == 0 && aligned(q.scores) && aligned(q.logits_grad) && aligned(q.sum_grad);
-    gpu::launch<gate_backward>(c, numeric::ceil_div(q.tokens, gate_backward::threads / gate_backward::team), 0,
-                               q);
+    gpu::launch<gate_backward>(c, numeric::ceil_div(q.tokens, gate_backward::threads / gate_backward::team),
+                               0, q);
   }
 };
 

@@ -48,7 +48,8 @@ struct normalize_in_order {
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    for (std::int64_t t = block.index() * threads + block.thread(); t < p.tokens; t += block.grid() * threads) {
+    for (std::int64_t t = block.index() * threads + block.thread(); t < p.tokens;
+         t += block.grid() * threads) {
       float sum = 1e-20f;
       for (std::int64_t j = 0; j < p.k; ++j) sum = sum + p.weights[t * p.k + j];
       p.denominator[t] = sum;
@@ -67,7 +68,8 @@ struct normalize_weight_simt {
                              p.topk_weights.extent(1),
                              p.sum_order == "butterfly"};
     if (q.k > 32)
-      return gpu::launch<normalize_in_order>(c, numeric::ceil_div(q.tokens, normalize_in_order::threads), 0, q);
+      return gpu::launch<normalize_in_order>(c, numeric::ceil_div(q.tokens, normalize_in_order::threads), 0,
+                                             q);
     const int lanes = slot_lanes(q.k);
     gpu::launch<normalize_by_lanes>(c, numeric::ceil_div(q.tokens, normalize_by_lanes::threads / lanes), 0,
                                     {q, lanes});

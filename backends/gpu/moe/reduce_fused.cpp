@@ -41,7 +41,8 @@ struct reduce_aligned {
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     const float sf = p.sf ? *p.sf : 1.0f;
-    for (std::int64_t i = block.index() * threads + block.thread(); i < p.units; i += block.grid() * threads) {
+    for (std::int64_t i = block.index() * threads + block.thread(); i < p.units;
+         i += block.grid() * threads) {
       const std::int64_t t = p.row_units.quotient(i), column = (i - t * p.row_units.value()) * own;
       float acc[own] = {};
       for (std::int64_t j = 0; j < p.k; j += batch) {
@@ -97,7 +98,8 @@ struct reduce_columns {
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    for (std::int64_t i = block.index() * threads + block.thread(); i < p.units; i += block.grid() * threads) {
+    for (std::int64_t i = block.index() * threads + block.thread(); i < p.units;
+         i += block.grid() * threads) {
       const std::int64_t t = p.row_units.quotient(i), column = i - t * p.row_units.value();
       float acc = 0.0f;
       for (std::int64_t j = 0; j < p.k && column < p.hidden; ++j) {

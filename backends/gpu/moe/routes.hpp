@@ -85,7 +85,8 @@ struct best_two {
   template <class Block>
   PORTILE_DEVICE void join(const Block& block, int lanes) {
     for (int m = 1; m < lanes; m *= 2) {
-      const std::uint32_t other_first = block.shuffle_xor(first, m), other_second = block.shuffle_xor(second, m);
+      const std::uint32_t other_first = block.shuffle_xor(first, m),
+                          other_second = block.shuffle_xor(second, m);
       add(other_first);
       add(other_second);
     }

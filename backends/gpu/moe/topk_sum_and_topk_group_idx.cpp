@@ -103,8 +103,8 @@ struct topk_sum_and_topk_group_idx_simt {
                                 p.num_topk_sum == 2,
                                 c.call.trap};
     if (q.groups == 0) return;
-    gpu::launch<topk_groups>(c, numeric::ceil_div(q.tokens, topk_groups::threads / c.call.device->wave_size), 0,
-                             q);
+    gpu::launch<topk_groups>(c, numeric::ceil_div(q.tokens, topk_groups::threads / c.call.device->wave_size),
+                             0, q);
   }
 };
 
