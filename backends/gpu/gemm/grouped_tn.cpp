@@ -44,7 +44,7 @@ struct transposed_product {
 
       typename shape::sums sum;
       sum.clear();
-      float a_next[slice_values], b_next[slice_values];
+      float a_next[slice_values] = {}, b_next[slice_values] = {};
       bool any = false;
       const auto load = [&](std::int64_t k0) {
         const auto slice = [&](const T* data, std::int64_t stride, bool aligned, std::int64_t row,

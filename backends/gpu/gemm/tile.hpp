@@ -150,7 +150,7 @@ struct nt_product {
     sums part;
     sum.clear();
     if constexpr (quantised) part.clear();
-    float a_next[slice_values], b_next[slice_values];
+    float a_next[slice_values] = {}, b_next[slice_values] = {};
     const auto load = [&](std::int64_t k0) {
       load_slice(a, a_stride, a_aligned, truncate, row0 + a_row, m, k0 + a_k, k, a_next);
       if (b_k < shape::depth)

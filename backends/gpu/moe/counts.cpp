@@ -100,7 +100,7 @@ bool one_block(const count_params& q) { return q.slots <= 32 * 1024 && q.bins <=
 
 /// `counts`: a word a bin, and one more for the ticket where the result is made of them.
 void launch_count(const context& c, const count_params& q, std::uint32_t* counts, bool with_ticket) {
-  if (one_block(q)) return gpu::launch<count_in_one_block>(c, 1, static_cast<std::size_t>(q.bins) * 4, q);
+  if (one_block(q)) return gpu::launch<count_in_one_block>(c, 1, static_cast<std::size_t>(q.bins + 1) * 4, q);
   fill(c, counts, 0, static_cast<std::size_t>(q.bins + (with_ticket ? 1 : 0)) * 4);
   const bool in_shared = q.bins <= largest_shared_bins - 4;
   gpu::launch<count_in_blocks>(

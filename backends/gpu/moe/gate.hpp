@@ -271,7 +271,7 @@ struct gate {
         if (p.groups > 0) {
           const std::uint32_t kept = kept_groups(block, p, keys);
           for (std::int64_t e = block.lane(); e < p.experts; e += Block::wave_size)
-            if ((kept >> (e / p.group_size) & 1) == 0) keys[e] = 0;
+            if ((kept >> (static_cast<int>(e) / p.group_size) & 1) == 0) keys[e] = 0;
         }
       }
       std::uint32_t last_key = ~0u;

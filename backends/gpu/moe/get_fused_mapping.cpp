@@ -277,7 +277,7 @@ struct get_fused_mapping_simt {
     q.counts = static_cast<std::uint32_t*>(c.call.workspace);
     q.trap = c.call.trap;
     const auto bins = static_cast<std::size_t>(std::min<std::int64_t>(q.experts, most));
-    gpu::launch<count_chunks>(c, q.chunks, bins * 4, q);
+    gpu::launch<count_chunks>(c, q.chunks, (bins + 1) * 4, q);
     gpu::launch<place_slots>(c, q.chunks, place_slots::shared_bytes(q.experts, c.call.device->wave_size), q);
 
     const tensor& list = p.num_tokens_per_expert_list;
