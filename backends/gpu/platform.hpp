@@ -200,12 +200,28 @@ struct block {
 };
 #endif
 
+/// Columns of a product's tile of 128 rows: a thread's share of the results has to fit its registers.
+#if defined(PORTILE_GPU_HIP)
+inline constexpr int tile_columns = 64;
+#else
+inline constexpr int tile_columns = 128;
+#endif
+
 /// The first lane whose bit is set; the mask is not 0.
 PORTILE_DEVICE int first_lane(std::uint64_t mask) {
 #if defined(PORTILE_EMULATOR)
   return __builtin_ctzll(mask);
 #else
   return __ffsll(static_cast<long long>(mask)) - 1;
+#endif
+}
+
+/// How many bits are set.
+PORTILE_DEVICE int count_lanes(std::uint64_t mask) {
+#if defined(PORTILE_EMULATOR)
+  return __builtin_popcountll(mask);
+#else
+  return __popcll(mask);
 #endif
 }
 
@@ -386,6 +402,20 @@ inline void fill(const context& c, void* p, int byte, std::size_t bytes) {
   require_success(
       PORTILE_GPU_API(MemsetAsync)(p, byte, bytes, static_cast<PORTILE_GPU_API(Stream_t)>(c.call.stream)),
       "fill");
+#endif
+}
+
+/// Copies device memory to the host and waits for it: only for outputs in host memory.
+inline void read_back(const context& c, void* to, const void* from, std::size_t bytes) {
+  if (c.prepare || bytes == 0) return;
+#if defined(PORTILE_EMULATOR)
+  std::memcpy(to, from, bytes);
+#else
+  const current_device guard(c.call.device->ordinal);
+  const auto stream = static_cast<PORTILE_GPU_API(Stream_t)>(c.call.stream);
+  require_success(PORTILE_GPU_API(MemcpyAsync)(to, from, bytes, PORTILE_GPU_API(MemcpyDeviceToHost), stream),
+                  "copy to the host");
+  require_success(PORTILE_GPU_API(StreamSynchronize)(stream), "wait for a copy to the host");
 #endif
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define PORTILE_FUZZ_ASAN 1
@@ -414,8 +415,22 @@ void random_problem::give_memory() {
     buffers.emplace_back(t, span, offset + (odd ? 1 : 0), f.role);
     t.data = buffers.back().data();
     if (f.role != field_role::out) fill(buffers.back());
+    if (f.name == "token_topk_to_pos" && op().name.find("moe.expand") == 0)
+      keep_first_of_each(buffers.back());
     buffers.back().remember();
   });
+}
+
+/// Rows that are written must be named once: a repeated position becomes none.
+void random_problem::keep_first_of_each(buffer& b) {
+  std::set<std::int32_t> seen;
+  for (std::size_t at = 0; at + sizeof(std::int32_t) <= b.size(); at += sizeof(std::int32_t)) {
+    std::int32_t position;
+    std::memcpy(&position, b.data() + at, sizeof position);
+    if (seen.insert(position).second) continue;
+    position = -1;
+    std::memcpy(b.data() + at, &position, sizeof position);
+  }
 }
 
 void random_problem::fill(buffer& b) {

@@ -89,6 +89,7 @@ class random_problem {
   void damage();
   void give_memory();
   void fill(buffer& b);
+  static void keep_first_of_each(buffer& b);
 
   source& from_;
   std::map<std::string, std::int64_t, std::less<>> dimensions_;

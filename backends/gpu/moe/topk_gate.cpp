@@ -1,8 +1,6 @@
 #include <portile/kernels/moe/topk_gate.hpp>
 
-#include <portile/core/numeric/rank_key.hpp>
-
-#include "backends/gpu/platform.hpp"
+#include "backends/gpu/moe/topk.hpp"
 
 namespace portile::gpu {
 namespace {
@@ -20,37 +18,6 @@ PORTILE_DEVICE void report(const topk_params& p, std::int64_t index, float score
     raise_trap(p.trap, 0, index);
   else if (p.require_finite && !numeric::is_finite(score))
     raise_trap(p.trap, 1, index);
-}
-
-/// The pairs of Batcher's odd-even merge sort of n values, in order.
-template <int n>
-struct sorting_network {
-  struct pair {
-    int i, j;
-  };
-  pair pairs[n * n] = {};
-  int size = 0;
-
-  constexpr sorting_network() {
-    for (int p = 1; p < n; p *= 2)
-      for (int k = p; k >= 1; k /= 2)
-        for (int j = k % p; j + k < n; j += 2 * k)
-          for (int i = 0; i < k && i + j + k < n; ++i)
-            if ((i + j) / (2 * p) == (i + j + k) / (2 * p)) pairs[size++] = {i + j, i + j + k};
-  }
-};
-
-/// Calls exchange(i, j), i < j, for each pair: the indices are constants, so that what they index stays in
-/// registers.
-template <int n, class F>
-PORTILE_DEVICE void sort_network(F exchange) {
-  constexpr sorting_network<n> network;
-  const auto all = [&]<int... s>(std::integer_sequence<int, s...>) {
-    (exchange(std::integral_constant<int, network.pairs[s].i>{},
-              std::integral_constant<int, network.pairs[s].j>{}),
-     ...);
-  };
-  all(std::make_integer_sequence<int, network.size>{});
 }
 
 /// A wave a token, `held` consecutive experts a lane, in registers. Each lane sorts its own, then k rounds
@@ -94,30 +61,13 @@ struct topk_in_registers {
         for (int i = 0; i < held; ++i)
           if (first_expert + i < p.experts) take(i, row[first_expert + i]);
       }
-      sort_network<held>([&](auto i, auto j) {
-        const bool swap = key[j] > key[i] || (key[j] == key[i] && place[j] < place[i]);
-        const std::uint32_t key_i = key[i], place_i = place[i];
-        key[i] = swap ? key[j] : key_i;
-        key[j] = swap ? key_i : key[j];
-        place[i] = swap ? place[j] : place_i;
-        place[j] = swap ? place_i : place[j];
-      });
+      sort_lane<held>(key, place);
 
       std::int64_t mine = 0;
       for (std::int64_t r = 0; r < p.k; ++r) {
-        const std::uint32_t best = block.wave_max(key[0]);
-        const int winner = first_lane(block.ballot(key[0] == best));
-        const std::uint32_t taken = block.shuffle(place[0], winner);
+        const std::int64_t taken = take_best<held>(block, key, place);
         const int slot = static_cast<int>(r % Block::wave_size);
-        if (block.lane() == slot) mine = std::int64_t{winner} * held + taken;
-        if (block.lane() == winner) {
-          PORTILE_UNROLL
-          for (int i = 0; i + 1 < held; ++i) {
-            key[i] = key[i + 1];
-            place[i] = place[i + 1];
-          }
-          key[held - 1] = 0;
-        }
+        if (block.lane() == slot) mine = taken;
         // A full set of lanes, or the last round: store what they hold.
         if ((slot == Block::wave_size - 1 || r + 1 == p.k) && block.lane() <= slot)
           p.topk_idx[t * p.k + r - slot + block.lane()] = mine;
