@@ -42,7 +42,6 @@ struct lossless_params {
 /// a thread block.
 struct tile_lossless {
   static constexpr int threads = tile::threads, values = tile::values;
-  static constexpr int most_blocks = tile::size * tile::lanes;
   struct params : lossless_params {
     tile_grid tiles;
     int row_shift;  ///< log2 of the rows of an output block
@@ -102,7 +101,7 @@ struct tile_lossless {
   }
 };
 
-/// Blocks of any size: one output block a thread block.
+/// Blocks of any size: a wave an output block.
 struct general_lossless {
   static constexpr int threads = 256;
   struct params : lossless_params {
@@ -112,29 +111,28 @@ struct general_lossless {
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    auto* scratch = block.template shared<std::uint32_t>();
-    for (std::int64_t index = block.index(); index < p.blocks; index += block.grid()) {
+    const std::int64_t step = block.grid() * Block::num_waves;
+    for (std::int64_t index = block.index() * Block::num_waves + block.wave(); index < p.blocks;
+         index += step) {
       const std::int64_t i = p.across.quotient(index), j = index - i * p.across.value();
       const std::int64_t row = i * p.out_rows.value(), col = j << p.out_shift;
       const std::int64_t row_end = row + p.out_rows.value() < p.rows ? row + p.out_rows.value() : p.rows;
-      const std::int64_t col_end =
-          p.cols - col > std::int64_t{1} << p.out_shift ? col + (std::int64_t{1} << p.out_shift) : p.cols;
+      const std::int64_t out_cols = std::int64_t{1} << p.out_shift, in_cols = std::int64_t{1} << p.in_shift;
+      const std::int64_t col_end = p.cols - col > out_cols ? col + out_cols : p.cols;
 
       std::uint32_t most = 0;
-      const std::int64_t in_cols = std::int64_t{1} << p.in_shift;
       for (std::int64_t r = row; r < row_end; r += p.in_rows.value())
-        for (std::int64_t c = col + block.thread() * in_cols; c < col_end; c += threads * in_cols)
+        for (std::int64_t c = col + block.lane() * in_cols; c < col_end; c += Block::wave_size * in_cols)
           most = larger{}(most, p.exponent(r, c));
-      most = reduce_block(block, most, larger{}, scratch);
-      if (block.thread() == 0) p.store_scale(i, j, most);
+      most = block.wave_max(most);
+      if (block.lane() == 0) p.store_scale(i, j, most);
       const int base = p.base_of(most);
       for (std::int64_t r = row; r < row_end; ++r) {
         const numeric::e2m1x2* x = p.x + r * p.x_stride;
-        for (std::int64_t c = col + block.thread(); c < col_end; c += threads)
+        for (std::int64_t c = col + block.lane(); c < col_end; c += Block::wave_size)
           p.out[r * p.out_stride + c] =
               numeric::to_e4m3(load_value(x, c) * p.factor(r, c, p.exponent(r, c), base));
       }
-      block.barrier();
     }
   }
 };
@@ -169,8 +167,9 @@ struct per_block_cast_lossless_simt {
                                         static_cast<std::size_t>(blocks) * sizeof(std::uint32_t), t);
     }
     const std::int64_t blocks = numeric::ceil_div(k.rows, p.out_block_rows) * k.out_width;
-    gpu::launch<general_lossless>(c, blocks, general_lossless::threads / 32 * sizeof(std::uint32_t),
-                                  {k, blocks, divider(k.out_width, blocks)});
+    gpu::launch<general_lossless>(
+        c, numeric::ceil_div(blocks, general_lossless::threads / c.call.device->wave_size), 0,
+        {k, blocks, divider(k.out_width, blocks)});
   }
 };
 

@@ -238,6 +238,13 @@ void launch_cast(const context& c, const P& p, const Source& source, std::int64_
 
 template <class P>
 void launch_rows(const context& c, const P& p, std::int64_t rows, const std::int32_t* pos, bool transposed) {
+  scale_reader x_sf;
+  int group_shift = 0;
+  if constexpr (requires { p.x_sf; })
+    if (p.x_sf) {
+      x_sf = scale_reader(p.x_sf, false);
+      group_shift = shift_of(*p.num_per_channels);
+    }
   visit<float, numeric::bf16, numeric::e4m3>(p.x.dtype, [&](auto in) {
     using in_type = decltype(in);
     rows_source<in_type> s{};
@@ -245,11 +252,8 @@ void launch_rows(const context& c, const P& p, std::int64_t rows, const std::int
     s.stride = p.x.stride(0);
     s.tokens = p.x.extent(0);
     s.pos = pos;
-    if constexpr (requires { p.x_sf; })
-      if (p.x_sf) {
-        s.x_sf = scale_reader(p.x_sf, false);
-        s.group_shift = shift_of(*p.num_per_channels);
-      }
+    s.x_sf = x_sf;
+    s.group_shift = group_shift;
     s.aligned = loads_aligned<in_type, tile::values>(p.x);
     s.trap = c.call.trap;
     launch_cast(c, p, s, rows, p.x.extent(1), transposed);
