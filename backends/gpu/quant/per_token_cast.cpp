@@ -1,6 +1,10 @@
 #include <portile/kernels/quant/per_token_cast.hpp>
+#include <portile/kernels/quant/per_token_cast_to_e5m6.hpp>
+#include <portile/kernels/quant/per_token_cast_with_precomputed_sf.hpp>
+#include <portile/kernels/quant/per_token_cast_with_sf_only.hpp>
 
-#include "backends/gpu/values.hpp"
+#include "backends/gpu/quant/chunk.hpp"
+#include "backends/gpu/reduce.hpp"
 
 namespace portile::gpu {
 namespace {
@@ -14,9 +18,12 @@ struct cast_params {
   divider block_rows, block_cols;  ///< of x_sf
   scale_reader x_sf;
   scale_writer out_sf;
+  scale_reader given_sf;  ///< present: the scales are inputs
   quant::scale_flags flags;
   float clamp;
+  bool encodes;  ///< else the scales alone are asked for
 
+  PORTILE_DEVICE bool given() const { return given_sf.data != nullptr; }
   static constexpr float max_q() { return quant::max_code(dtype_of<Code>); }
 };
 
@@ -28,6 +35,7 @@ struct aligned_cast {
     divider row_chunks;   ///< chunks of 16 values in a row, the last group's missing ones counted
     std::int64_t chunks;  ///< in all
     int lanes;            ///< of a group, a power of two
+    int group_shift;      ///< log2 of the group
   };
 
   template <class Block>
@@ -51,12 +59,60 @@ struct aligned_cast {
         amax = other > amax ? other : amax;
       }
       if (!live) continue;
+      const std::int64_t column = first >> p.group_shift;
+      numeric::scale s{};
+      if (p.given()) {
+        s.sf_inv = 1.0f / p.given_sf(t, column);
+      } else {
+        s = make_scale(amax, p.clamp, p.max_q(), p.flags);
+      }
+      if (p.encodes) {
+        const float factor = x_sf * s.sf_inv;
+        PORTILE_UNROLL
+        for (int i = 0; i < values; ++i) v[i] *= factor;
+        store_codes16(p.out + t * p.out_stride, first, v);
+      }
+      if (!p.given() && column << p.group_shift == first) p.out_sf(t, column, s);
+    }
+  }
+};
+
+/// One scale for a row of plain values: a block a row, and the first 16 values of a thread stay in registers.
+template <class In, class Code>
+struct row_cast {
+  static constexpr int threads = 512, values = 16;
+  struct params : cast_params<In, Code> {
+    bool x_aligned, out_aligned;
+  };
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    float* scratch = block.template shared<float>();
+    const std::int64_t first = block.thread() * values;
+    constexpr std::int64_t step = threads * values;
+    for (std::int64_t t = block.index(); t < p.rows; t += block.grid()) {
+      const In* row = p.x + t * p.x_stride;
+      Code* out = p.out + t * p.out_stride;
+      float v[values], amax = 0.0f;
+      if (first < p.hidden) {
+        load_chunk<values>(row, first, p.x_aligned, v);
+        amax = amax_of<values>(amax, v);
+      }
+      for (std::int64_t j = first + step; j < p.hidden; j += step) {
+        float more[values];
+        load_chunk<values>(row, j, p.x_aligned, more);
+        amax = amax_of<values>(amax, more);
+      }
+      amax = reduce_block(block, amax, larger{}, scratch);
       const numeric::scale s = make_scale(amax, p.clamp, p.max_q(), p.flags);
-      const float factor = x_sf * s.sf_inv;
-      PORTILE_UNROLL
-      for (int i = 0; i < values; ++i) v[i] *= factor;
-      store_codes16(p.out + t * p.out_stride, first, v);
-      if (first % p.group == 0) p.out_sf(t, first / p.group, s);
+      if (block.thread() == 0) p.out_sf(t, 0, s);
+      for (std::int64_t j = first; j < p.hidden; j += step) {
+        if (j > first) load_chunk<values>(row, j, p.x_aligned, v);
+        PORTILE_UNROLL
+        for (int i = 0; i < values; ++i) v[i] *= s.sf_inv;
+        store_chunk<values>(out, j, p.out_aligned, v);
+      }
+      block.barrier();
     }
   }
 };
@@ -91,8 +147,14 @@ struct general_cast {
         const float other = block.shuffle_xor(amax, m);
         amax = other > amax ? other : amax;
       }
-      const numeric::scale s = make_scale(amax, p.clamp, p.max_q(), p.flags);
-      if (block.lane() == 0) p.out_sf(t, column, s);
+      numeric::scale s{};
+      if (p.given()) {
+        s.sf_inv = 1.0f / p.given_sf(t, column);
+      } else {
+        s = make_scale(amax, p.clamp, p.max_q(), p.flags);
+        if (block.lane() == 0) p.out_sf(t, column, s);
+      }
+      if (!p.encodes) continue;
 
       for (std::int64_t j = first + unit * block.lane(); j < end; j += unit * Block::wave_size) {
         float v[unit];
@@ -139,65 +201,140 @@ struct general_cast {
   }
 };
 
+/// What the four operations ask for.
+struct token_cast {
+  tensor x{};
+  tensor x_sf{};
+  std::int64_t x_block_rows = 0, x_block_cols = 0;
+  tensor out{};  ///< absent: scales only
+  tensor out_sf{};
+  dtype codes = dtype::none;
+  bool given_sf = false;
+  std::int64_t group = 0;
+  quant::scale_flags flags{};
+  bool stochastic = false;
+};
+
+template <class In, class Code>
+void launch_typed(const context& c, const token_cast& p) {
+  cast_params<In, Code> common;
+  common.x = static_cast<const In*>(p.x.data);
+  common.out = static_cast<Code*>(p.out.data);
+  common.x_stride = p.x.stride(0);
+  common.out_stride = p.out.stride(0);
+  common.rows = p.x.extent(0);
+  common.hidden = value_extent(p.x.dtype, p.x.extent(1));
+  common.group = p.group;
+  common.encodes = p.out.defined();
+  if (common.rows == 0 || common.hidden == 0) return;
+  const std::int64_t groups = numeric::ceil_div(common.hidden, common.group);
+  if (p.x_sf) {
+    common.block_rows = divider(p.x_block_rows, common.rows);
+    common.block_cols = divider(p.x_block_cols, common.hidden);
+    common.x_sf = scale_reader(p.x_sf, p.x_block_cols == 1);
+  }
+  if (p.given_sf)
+    common.given_sf = scale_reader(p.out_sf, false);
+  else
+    common.out_sf = scale_writer(p.out_sf, groups);
+  common.flags = p.flags;
+  common.clamp = quant::default_clamp(p.codes, p.flags.e4m3);
+
+  if constexpr (!std::is_same_v<Code, numeric::e5m6x8>) {
+    using fast = aligned_cast<In, Code>;
+    const bool aligned =
+        loads_aligned<In, fast::values>(p.x) && (!p.out || stores_aligned<Code, fast::values>(p.out));
+    const bool one_scale_each = !p.x_sf || p.x_block_cols % fast::values == 0;
+    const bool small_group =
+        common.group <= 128 && 128 % common.group == 0 && common.group % fast::values == 0;
+    if (aligned && one_scale_each && small_group && !p.stochastic) {
+      typename fast::params f{
+          common, {}, 0, static_cast<int>(common.group / fast::values), shift_of(common.group)};
+      const std::int64_t in_row = groups * f.lanes;
+      f.chunks = common.rows * in_row;
+      f.row_chunks = divider(in_row, f.chunks + fast::threads);
+      return gpu::launch<fast>(c, numeric::ceil_div(f.chunks, fast::threads), 0, f);
+    }
+  }
+  if constexpr (sizeof(In) > 1) {
+    using row = row_cast<In, Code>;
+    if (groups == 1 && common.hidden % row::values == 0 && !p.stochastic && common.encodes && !p.given_sf) {
+      const typename row::params r{common, loads_aligned<In, row::values>(p.x),
+                                   stores_aligned<Code, row::values>(p.out)};
+      return gpu::launch<row>(c, common.rows, row::threads / 32 * sizeof(float), r);
+    }
+  }
+  // E5M6 is for plain values only.
+  if constexpr (sizeof(In) > 1 || !std::is_same_v<Code, numeric::e5m6x8>) {
+    using general = general_cast<In, Code>;
+    const typename general::params g{common, divider(groups, common.rows * groups), common.rows * groups,
+                                     p.stochastic};
+    gpu::launch<general>(c, numeric::ceil_div(g.groups, general::threads / c.call.device->wave_size), 0, g);
+  }
+}
+
+void launch_cast(const context& c, const token_cast& p) {
+  visit<float, numeric::bf16, numeric::e4m3, numeric::e2m1x2>(p.x.dtype, [&](auto in) {
+    visit<numeric::e4m3, numeric::e2m1x2, numeric::e5m6x8>(
+        p.codes, [&](auto code) { launch_typed<decltype(in), decltype(code)>(c, p); });
+  });
+}
+
 struct per_token_cast_simt {
   static void launch(const context& c, const quant::per_token_cast& p) {
-    visit<float, numeric::bf16, numeric::e4m3, numeric::e2m1x2>(p.x.dtype, [&](auto in) {
-      visit<numeric::e4m3, numeric::e2m1x2, numeric::e5m6x8>(
-          p.out.dtype, [&](auto code) { typed<decltype(in), decltype(code)>(c, p); });
-    });
+    launch_cast(c, {.x = p.x,
+                    .x_sf = p.x_sf,
+                    .x_block_rows = p.x_block_rows,
+                    .x_block_cols = p.x_block_cols,
+                    .out = p.out,
+                    .out_sf = p.out_sf,
+                    .codes = p.out.dtype,
+                    .group = p.num_per_channels,
+                    .flags = quant::flags_of(p),
+                    .stochastic = p.stochastic_rounding});
   }
-
- private:
-  template <class In, class Code>
-  static void typed(const context& c, const quant::per_token_cast& p) {
-    cast_params<In, Code> common;
-    common.x = static_cast<const In*>(p.x.data);
-    common.out = static_cast<Code*>(p.out.data);
-    common.x_stride = p.x.stride(0);
-    common.out_stride = p.out.stride(0);
-    common.rows = p.out.extent(0);
-    common.hidden = value_extent(p.out.dtype, p.out.extent(1));
-    common.group = p.num_per_channels;
-    if (common.rows == 0 || common.hidden == 0) return;
-    const std::int64_t groups = numeric::ceil_div(common.hidden, common.group);
-    if (p.x_sf) {
-      common.block_rows = divider(p.x_block_rows, common.rows);
-      common.block_cols = divider(p.x_block_cols, common.hidden);
-      common.x_sf = scale_reader(p.x_sf, p.x_block_cols == 1);
-    }
-    common.out_sf = scale_writer(p.out_sf, groups);
-    common.flags = quant::flags_of(p);
-    common.clamp = quant::default_clamp(p.out.dtype, p.use_e4m3_sf);
-
-    if constexpr (!std::is_same_v<Code, numeric::e5m6x8>) {
-      using fast = aligned_cast<In, Code>;
-      const bool aligned = rows_aligned(p.x, load_alignment<In, fast::values>()) &&
-                           rows_aligned(p.out, load_alignment<Code, fast::values>());
-      const bool one_scale_each = !p.x_sf || p.x_block_cols % fast::values == 0;
-      const bool small_group =
-          common.group <= 128 && 128 % common.group == 0 && common.group % fast::values == 0;
-      if (aligned && one_scale_each && small_group && !p.stochastic_rounding) {
-        typename fast::params f{common, {}, 0, static_cast<int>(common.group / fast::values)};
-        const std::int64_t in_row = groups * f.lanes;
-        f.chunks = common.rows * in_row;
-        f.row_chunks = divider(in_row, f.chunks + fast::threads);
-        return gpu::launch<fast>(c, numeric::ceil_div(f.chunks, fast::threads), 0, f);
-      }
-    }
-    // E5M6 is for plain values only.
-    if constexpr (sizeof(In) > 1 || !std::is_same_v<Code, numeric::e5m6x8>) {
-      using general = general_cast<In, Code>;
-      const typename general::params g{common, divider(groups, common.rows * groups), common.rows * groups,
-                                       p.stochastic_rounding};
-      gpu::launch<general>(c, numeric::ceil_div(g.groups, general::threads / c.call.device->wave_size), 0, g);
-    }
+};
+struct per_token_cast_to_e5m6_simt {
+  static void launch(const context& c, const quant::per_token_cast_to_e5m6& p) {
+    launch_cast(c, {.x = p.x,
+                    .out = p.out,
+                    .out_sf = p.out_sf,
+                    .codes = p.out.dtype,
+                    .group = p.x.extent(1),
+                    .flags = quant::flags_of(p)});
+  }
+};
+struct per_token_cast_with_precomputed_sf_simt {
+  static void launch(const context& c, const quant::per_token_cast_with_precomputed_sf& p) {
+    launch_cast(c, {.x = p.x,
+                    .out = p.out,
+                    .out_sf = p.out_sf,
+                    .codes = p.out.dtype,
+                    .given_sf = true,
+                    .group = p.num_per_channels});
+  }
+};
+struct per_token_cast_with_sf_only_simt {
+  static void launch(const context& c, const quant::per_token_cast_with_sf_only& p) {
+    launch_cast(c, {.x = p.x,
+                    .out_sf = p.out_sf,
+                    .codes = quant::dtype_of_format(p.fmt, dtype::none),
+                    .group = p.num_per_channels,
+                    .flags = quant::flags_of(p)});
   }
 };
 
 }  // namespace
 
-extern const portile_implementation quant_per_token_cast_simt;
+extern const portile_implementation quant_per_token_cast_simt, quant_per_token_cast_to_e5m6_simt,
+    quant_per_token_cast_with_precomputed_sf_simt, quant_per_token_cast_with_sf_only_simt;
 const portile_implementation quant_per_token_cast_simt =
     make_simt<quant::per_token_cast, per_token_cast_simt>();
+const portile_implementation quant_per_token_cast_to_e5m6_simt =
+    make_simt<quant::per_token_cast_to_e5m6, per_token_cast_to_e5m6_simt>();
+const portile_implementation quant_per_token_cast_with_precomputed_sf_simt =
+    make_simt<quant::per_token_cast_with_precomputed_sf, per_token_cast_with_precomputed_sf_simt>();
+const portile_implementation quant_per_token_cast_with_sf_only_simt =
+    make_simt<quant::per_token_cast_with_sf_only, per_token_cast_with_sf_only_simt>();
 
 }  // namespace portile::gpu

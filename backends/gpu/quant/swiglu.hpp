@@ -1,0 +1,130 @@
+#pragma once
+// What the SwiGLU kernels share: which rows count, their weights, the clamp, the activation.
+#include <optional>
+
+#include <portile/core/numeric/elementary.hpp>
+
+#include "backends/gpu/quant/chunk.hpp"
+
+namespace portile::gpu {
+
+/// Segments of the psum layout: expert e owns rows [align(psum[e-1], alignment), psum[e]), psum[-1] = 0.
+struct segments {
+  const std::int32_t* psum = nullptr;  ///< absent: every row counts
+  std::int64_t num_experts = 0;
+  std::int64_t alignment = 1;
+  divider align;  ///< psum entries are 32 bits wide
+
+  segments() = default;
+  template <class P>
+  explicit segments(const P& p) : alignment(p.token_alignment) {
+    if (!p.psum_num_tokens_per_expert) return;
+    psum = static_cast<const std::int32_t*>(p.psum_num_tokens_per_expert.data);
+    num_experts = p.psum_num_tokens_per_expert.extent(0);
+    align = divider(alignment, std::int64_t{1} << 33);
+  }
+  PORTILE_DEVICE std::int64_t align_up(std::int64_t row) const {
+    return align.quotient(row + alignment - 1) * alignment;
+  }
+  PORTILE_DEVICE std::int64_t end(std::int64_t e) const { return psum[e] > 0 ? psum[e] : 0; }
+  PORTILE_DEVICE std::int64_t begin(std::int64_t e) const { return e > 0 ? align_up(end(e - 1)) : 0; }
+
+  /// Reports bad segments: the threads of one block look at all of them.
+  template <class Block>
+  PORTILE_DEVICE void check(const Block& block, std::int64_t rows, std::uint64_t* trap) const {
+    if (!psum || !trap || block.index() != 0) return;
+    for (std::int64_t e = block.thread(); e < num_experts; e += Block::threads)
+      if (psum[e] < begin(e) || psum[e] > rows) raise_trap(trap, 0, e);
+  }
+  /// Sets flags[r - first] to 1 for the rows of [first, last] that an expert owns (`padding`: that lie
+  /// between an expert's end and the next multiple of the alignment), else to 0. At most Block::threads rows;
+  /// ends with a barrier.
+  template <class Block>
+  PORTILE_DEVICE void mark(const Block& block, std::int64_t first, std::int64_t last, bool padding,
+                           std::uint32_t* flags) const {
+    if (block.thread() <= last - first) flags[block.thread()] = 0;
+    block.barrier();
+    for (std::int64_t e = block.thread(); e < num_experts; e += Block::threads) {
+      const std::int64_t stop = end(e);
+      const std::int64_t from = padding ? stop : begin(e), to = padding ? align_up(stop) : stop;
+      for (std::int64_t r = from > first ? from : first; r < to && r <= last; ++r) flags[r - first] = 1;
+    }
+    block.barrier();
+  }
+};
+
+/// Weight of a row, as in the contract of quant.swiglu_forward_and_per_token_cast.
+struct row_weight {
+  const float* weights = nullptr;
+  const std::int32_t* pos = nullptr;
+  std::int64_t choices = 0;  ///< entries of a matrix of weights
+  std::int64_t stride = 0;
+  divider topk;
+  float factor = 1.0f;
+
+  row_weight() = default;
+  template <class P>
+  explicit row_weight(const P& p) {
+    weights = static_cast<const float*>(p.topk_weights.data);
+    if (!p.topk_weights) weights = nullptr;
+    if (p.routed_scaling_factor) factor = static_cast<float>(*p.routed_scaling_factor);
+    if constexpr (requires { p.pos_to_token_topk; })
+      if (p.pos_to_token_topk) {
+        pos = static_cast<const std::int32_t*>(p.pos_to_token_topk.data);
+        choices = p.topk_weights.extent(0) * p.topk_weights.extent(1);
+        stride = p.topk_weights.stride(0);
+        if (choices > 0) topk = divider(p.topk_weights.extent(1), choices);
+      }
+  }
+  PORTILE_DEVICE float operator()(std::int64_t row, std::uint64_t* trap) const {
+    if (pos) {
+      const std::int64_t at = pos[row];
+      if (at < 0) return 0.0f;
+      if (at >= choices) {
+        raise_trap(trap, 1, row);
+        return 0.0f;
+      }
+      const std::int64_t token = topk.quotient(at);
+      return weights[token * stride + (at - token * topk.value())] * factor;
+    }
+    return weights ? weights[row] * factor : 1.0f;
+  }
+};
+
+/// left' = min(left, c), right' = max(min(right, c), -c); NaN stays NaN.
+struct swiglu_clamp {
+  bool on = false;
+  float value = 0;
+
+  swiglu_clamp() = default;
+  explicit swiglu_clamp(const std::optional<double>& v)
+      : on(v.has_value()), value(v ? static_cast<float>(*v) : 0.0f) {}
+  PORTILE_DEVICE bool cuts_left(float l) const { return on && l > value; }
+  PORTILE_DEVICE bool cuts_right_above(float r) const { return on && r > value; }
+  PORTILE_DEVICE bool cuts_right_below(float r) const { return on && r < -value; }
+  PORTILE_DEVICE float left(float l) const { return cuts_left(l) ? value : l; }
+  PORTILE_DEVICE float right(float r) const {
+    return cuts_right_above(r) ? value : cuts_right_below(r) ? -value : r;
+  }
+  PORTILE_DEVICE float activation(float x_left, float x_right) const {
+    const float l = left(x_left), r = right(x_right);
+    return (l / (1.0f + numeric::exp_f32(-l))) * r;
+  }
+};
+
+/// Gradient of the weighted activation at one element. A cut by the clamp makes the gradient of that side 0.
+struct swiglu_gradient {
+  float activation;   ///< before the weight
+  float left, right;  ///< gradients of the two halves of x
+  PORTILE_DEVICE swiglu_gradient(float x_left, float x_right, float out_grad, float weight,
+                                 const swiglu_clamp& clamp) {
+    const float l = clamp.left(x_left), r = clamp.right(x_right);
+    const float t = 1.0f + numeric::exp_f32(-l), s = 1.0f / t;
+    activation = (l / t) * r;
+    const float g = (out_grad * weight) * s;
+    left = clamp.cuts_left(x_left) ? 0.0f : (g * r) * ::fmaf(l, 1.0f - s, 1.0f);
+    right = clamp.cuts_right_above(x_right) || clamp.cuts_right_below(x_right) ? 0.0f : g * l;
+  }
+};
+
+}  // namespace portile::gpu

@@ -1,0 +1,253 @@
+#include <portile/kernels/quant/swiglu_backward.hpp>
+#include <portile/kernels/quant/swiglu_backward_and_per_token_cast.hpp>
+
+#include "backends/gpu/quant/swiglu.hpp"
+#include "backends/gpu/reduce.hpp"
+
+namespace portile::gpu {
+namespace {
+
+/// A block a row, because the gradient of a weight is a sum over the row; eight elements of each half a
+/// thread and step. In e4m3: the gradients are also quantised, with groups of 4 or 16 lanes.
+template <class In, class Grad, class Out>
+struct gradients {
+  static constexpr bool quantised = std::is_same_v<In, numeric::e4m3>;
+  static constexpr int threads = 256, values = 8;
+  struct params {
+    const In* x;
+    const Grad* out_grad;
+    Out* x_grad;
+    Out* act_out;          ///< optional
+    float* weight_grad;    ///< one a row, optional
+    numeric::e4m3* codes;  ///< quantised gradients
+    std::int64_t x_stride, out_grad_stride, x_grad_stride, act_stride, codes_stride, rows, hidden;
+    segments experts;
+    row_weight weight;
+    swiglu_clamp clamp;
+    scale_reader x_sf;
+    scale_writer codes_sf;
+    quant::scale_flags flags;
+    std::uint64_t* trap;
+    int lanes, group_shift;
+    bool aligned;
+  };
+  // The sums of the waves, then the flag of the row.
+  static constexpr std::size_t flag_offset = threads / 32 * sizeof(float);
+  static constexpr std::size_t shared_bytes = flag_offset + sizeof(std::uint32_t);
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    auto* sums = block.template shared<float>();
+    auto* flag = block.template shared<std::uint32_t>(flag_offset);
+    p.experts.check(block, p.rows, p.trap);
+    for (std::int64_t t = block.index(); t < p.rows; t += block.grid()) {
+      if (p.experts.psum) {
+        p.experts.mark(block, t, t, true, flag);
+        const bool padding = *flag != 0;
+        block.barrier();
+        if (padding) {
+          clear(block, p, t);
+          continue;
+        }
+      }
+      const float w = p.weight(t, p.trap);
+      float sum = 0.0f;
+      for (std::int64_t base = 0; base < p.hidden; base += threads * values) {
+        const std::int64_t j = base + block.thread() * values;
+        const bool live = j < p.hidden;
+        float l[values], r[values], g[values];
+        if (live) {
+          const In* x = p.x + t * p.x_stride;
+          load_chunk<values>(x, j, p.aligned, l);
+          load_chunk<values>(x, p.hidden + j, p.aligned, r);
+          load_chunk<values>(p.out_grad + t * p.out_grad_stride, j, p.aligned, g);
+          if constexpr (quantised) {
+            const float left_sf = p.x_sf(t, j >> p.group_shift);
+            const float right_sf = p.x_sf(t, (p.hidden + j) >> p.group_shift);
+            PORTILE_UNROLL
+            for (int i = 0; i < values; ++i) {
+              l[i] *= left_sf;
+              r[i] *= right_sf;
+            }
+          }
+          PORTILE_UNROLL
+          for (int i = 0; i < values; ++i) {
+            const swiglu_gradient e(l[i], r[i], g[i], w, p.clamp);
+            sum += g[i] * e.activation;
+            l[i] = e.left;
+            r[i] = e.right;
+            g[i] = e.activation * w;
+          }
+          Out* x_grad = p.x_grad + t * p.x_grad_stride;
+          store_chunk<values>(x_grad, j, p.aligned, l);
+          store_chunk<values>(x_grad, p.hidden + j, p.aligned, r);
+          if (p.act_out) store_chunk<values>(p.act_out + t * p.act_stride, j, p.aligned, g);
+        }
+        if constexpr (quantised) {
+          quantise(block, p, t, j, live, l);
+          quantise(block, p, t, p.hidden + j, live, r);
+        }
+      }
+      if (p.weight_grad) {
+        sum = reduce_block(block, sum, plus{}, sums);
+        if (block.thread() == 0) p.weight_grad[t] = sum * p.weight.factor;
+        block.barrier();
+      }
+    }
+  }
+
+ private:
+  template <class Block>
+  static PORTILE_DEVICE void quantise(const Block& block, const params& p, std::int64_t t, std::int64_t c,
+                                      bool live, float* v) {
+    float amax = 0.0f;
+    if (live) amax = amax_of<values>(amax, v);
+    amax = reduce_lanes(block, amax, p.lanes, larger{});
+    if (!live) return;
+    const numeric::scale s = make_scale(amax, numeric::clamp_e4m3, numeric::max_e4m3, p.flags);
+    const std::int64_t column = c >> p.group_shift;
+    if (column << p.group_shift == c) p.codes_sf(t, column, s);
+    PORTILE_UNROLL
+    for (int i = 0; i < values; ++i) v[i] *= s.sf_inv;
+    store_chunk<values>(p.codes + t * p.codes_stride, c, p.aligned, v);
+  }
+  template <class Block>
+  static PORTILE_DEVICE void clear(const Block& block, const params& p, std::int64_t t) {
+    const float zeros[values] = {};
+    for (std::int64_t j = block.thread() * values; j < 2 * p.hidden; j += threads * values) {
+      store_chunk<values>(p.x_grad + t * p.x_grad_stride, j, p.aligned, zeros);
+      if (p.act_out && j < p.hidden) store_chunk<values>(p.act_out + t * p.act_stride, j, p.aligned, zeros);
+      if constexpr (quantised) {
+        store_chunk<values>(p.codes + t * p.codes_stride, j, p.aligned, zeros);
+        const std::int64_t column = j >> p.group_shift;
+        if (column << p.group_shift == j) p.codes_sf(t, column, {0, 0, 0});
+      }
+    }
+    if (p.weight_grad && block.thread() == 0) p.weight_grad[t] = 0.0f;
+  }
+};
+
+/// topk_weights_grad[n, k] = row_grad[token_topk_to_pos[n, k]].
+struct gather_grads {
+  static constexpr int threads = 256;
+  struct params {
+    const float* row_grad;
+    const std::int32_t* pos;
+    float* out;
+    std::int64_t pos_stride, pos_step, out_stride, out_step, count, rows;
+    divider topk;
+    std::uint64_t* trap;
+  };
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    for (std::int64_t i = block.index() * threads + block.thread(); i < p.count;
+         i += block.grid() * threads) {
+      const std::int64_t n = p.topk.quotient(i), k = i - n * p.topk.value();
+      const std::int64_t t = p.pos[n * p.pos_stride + k * p.pos_step];
+      if (t >= p.rows) raise_trap(p.trap, 2, i);
+      p.out[n * p.out_stride + k * p.out_step] = t >= 0 && t < p.rows ? p.row_grad[t] : 0.0f;
+    }
+  }
+};
+
+/// A stack of matrices with evenly spaced rows as one matrix.
+tensor as_matrix(const tensor& t, std::int64_t rows) {
+  tensor m = t;
+  m.rank = 2;
+  m.extents = {rows, t.extent(t.rank - 1)};
+  m.strides = {t.stride(t.rank - 2), t.stride(t.rank - 1)};
+  return m;
+}
+
+/// `row_grad`: the gradients of the rows' weights, or null.
+template <class In, class Grad, class Out, class P>
+void launch_gradients(const context& c, const P& p, float* row_grad) {
+  using kernel = gradients<In, Grad, Out>;
+  constexpr int n = kernel::values;
+  const tensor x = as_matrix(p.x, p.out_grad.extent(0));
+  typename kernel::params k{};
+  k.x = static_cast<const In*>(x.data);
+  k.out_grad = static_cast<const Grad*>(p.out_grad.data);
+  k.x_grad = static_cast<Out*>(p.x_grad.data);
+  if (p.act_out) k.act_out = static_cast<Out*>(p.act_out.data);
+  k.weight_grad = row_grad;
+  k.x_stride = x.stride(0);
+  k.out_grad_stride = p.out_grad.stride(0);
+  k.x_grad_stride = p.x_grad.stride(0);
+  k.act_stride = p.act_out ? p.act_out.stride(0) : 0;
+  k.rows = p.out_grad.extent(0);
+  k.hidden = p.out_grad.extent(1);
+  k.experts = segments(p);
+  k.weight = row_weight(p);
+  k.clamp = swiglu_clamp(p.clamp_value);
+  k.trap = c.call.trap;
+  k.aligned = loads_aligned<In, n>(x) && loads_aligned<Grad, n>(p.out_grad) &&
+              stores_aligned<Out, n>(p.x_grad) && (!p.act_out || stores_aligned<Out, n>(p.act_out));
+  if constexpr (kernel::quantised) {
+    k.codes = static_cast<numeric::e4m3*>(p.x_grad_fp8.data);
+    k.codes_stride = p.x_grad_fp8.stride(0);
+    k.x_sf = scale_reader(p.x_sf, false);
+    k.codes_sf = scale_writer(p.x_grad_fp8_sf, 2 * k.hidden / p.num_per_channels);
+    k.flags = quant::flags_of(p);
+    k.lanes = static_cast<int>(p.num_per_channels / n);
+    k.group_shift = shift_of(p.num_per_channels);
+    k.aligned = k.aligned && stores_aligned<numeric::e4m3, n>(p.x_grad_fp8);
+  }
+  gpu::launch<kernel>(c, k.hidden > 0 || row_grad ? k.rows : 0, kernel::shared_bytes, k);
+}
+
+struct swiglu_backward_simt {
+  static void launch(const context& c, const quant::swiglu_backward& p) {
+    auto* row_grad = p.topk_weights_grad ? static_cast<float*>(p.topk_weights_grad.data) : nullptr;
+    visit<float, numeric::bf16>(p.x.dtype, [&](auto in) {
+      visit<float, numeric::bf16>(p.x_grad.dtype, [&](auto out) {
+        launch_gradients<decltype(in), decltype(in), decltype(out)>(c, p, row_grad);
+      });
+    });
+  }
+};
+
+struct swiglu_backward_and_per_token_cast_simt {
+  static bool gathers(const quant::swiglu_backward_and_per_token_cast& p) {
+    return p.topk_weights_grad.defined() && p.topk_weights_grad.rank == 2;
+  }
+  static std::uint64_t workspace(const portile_device_info&,
+                                 const quant::swiglu_backward_and_per_token_cast& p) {
+    return gathers(p) ? static_cast<std::uint64_t>(p.out_grad.extent(0)) * sizeof(float) : 0;
+  }
+  static void launch(const context& c, const quant::swiglu_backward_and_per_token_cast& p) {
+    const tensor& grad = p.topk_weights_grad;
+    auto* row_grad = gathers(p) ? static_cast<float*>(c.call.workspace)
+                     : grad     ? static_cast<float*>(grad.data)
+                                : nullptr;
+    visit<float, numeric::bf16>(p.out_grad.dtype, [&](auto g) {
+      launch_gradients<numeric::e4m3, decltype(g), numeric::bf16>(c, p, row_grad);
+    });
+    if (!gathers(p)) return;
+    const std::int64_t count = grad.numel();
+    if (count == 0) return;
+    gather_grads::params k{};
+    k.row_grad = row_grad;
+    k.pos = static_cast<const std::int32_t*>(p.token_topk_to_pos.data);
+    k.out = static_cast<float*>(grad.data);
+    k.pos_stride = p.token_topk_to_pos.stride(0);
+    k.pos_step = p.token_topk_to_pos.stride(1);
+    k.out_stride = grad.stride(0);
+    k.out_step = grad.stride(1);
+    k.count = count;
+    k.rows = p.out_grad.extent(0);
+    k.topk = divider(grad.extent(1), count);
+    k.trap = c.call.trap;
+    gpu::launch<gather_grads>(c, numeric::ceil_div(count, gather_grads::threads), 0, k);
+  }
+};
+
+}  // namespace
+
+extern const portile_implementation quant_swiglu_backward_simt, quant_swiglu_backward_and_per_token_cast_simt;
+const portile_implementation quant_swiglu_backward_simt =
+    make_simt<quant::swiglu_backward, swiglu_backward_simt>();
+const portile_implementation quant_swiglu_backward_and_per_token_cast_simt =
+    make_simt<quant::swiglu_backward_and_per_token_cast, swiglu_backward_and_per_token_cast_simt>();
+
+}  // namespace portile::gpu

@@ -1,0 +1,265 @@
+#include <portile/kernels/quant/swiglu_forward.hpp>
+#include <portile/kernels/quant/swiglu_forward_and_per_token_cast.hpp>
+
+#include "backends/gpu/quant/swiglu.hpp"
+#include "backends/gpu/reduce.hpp"
+
+namespace portile::gpu {
+namespace {
+
+/// What the clamp cuts, three numbers of 21 bits each: left, right above, right below.
+struct clamp_counts {
+  std::uint64_t packed = 0;
+  PORTILE_DEVICE void add(const swiglu_clamp& clamp, float l, float r) {
+    packed += (std::uint64_t{clamp.cuts_left(l)} | std::uint64_t{clamp.cuts_right_above(r)} << 21 |
+               std::uint64_t{clamp.cuts_right_below(r)} << 42);
+  }
+  /// Adds the block's numbers to the counters, one atomic each. `activations`: for the fourth counter.
+  template <class Block>
+  PORTILE_DEVICE void flush(const Block& block, std::uint64_t* counters, std::uint32_t activations,
+                            bool counts_all, std::uint64_t* scratch) const {
+    const std::uint64_t sum = reduce_block(block, packed, plus{}, scratch);
+    block.barrier();
+    std::uint64_t all = 0;
+    if (counts_all) all = reduce_block(block, std::uint64_t{activations}, plus{}, scratch);
+    if (block.thread() == 0) {
+      for (int k = 0; k < 3; ++k) {
+        const std::uint64_t n = sum >> (21 * k) & 0x1FFFFFu;
+        if (n) block.atomic_add(counters + k, n);
+      }
+      if (all) block.atomic_add(counters + 3, all);
+    }
+    block.barrier();
+  }
+};
+
+template <class In, class Out>
+struct swiglu_params {
+  const In* x;
+  Out* out;
+  std::int64_t x_stride, out_stride, rows, hidden;
+  const std::int32_t* pos_to_expert;
+  segments experts;
+  row_weight weight;
+  swiglu_clamp clamp;
+  std::uint64_t* counters;  ///< absent: nothing is counted
+  std::uint64_t* trap;
+  scale_writer out_sf;
+  quant::scale_flags flags;
+  float amax_clamp;
+  bool counts_all, x_aligned, out_aligned;
+
+  template <int Count>
+  PORTILE_DEVICE void load(std::int64_t t, std::int64_t j, float* l, float* r) const {
+    load_chunk<Count>(x + t * x_stride, j, x_aligned, l);
+    load_chunk<Count>(x + t * x_stride, hidden + j, x_aligned, r);
+  }
+};
+
+// Shared memory: the sums of the waves, then one flag a row.
+template <int Threads>
+constexpr std::size_t flags_offset() {
+  return Threads / 32 * sizeof(std::uint64_t);
+}
+
+/// A thread holds `values` activations; a group of channels is 1 to 16 lanes. Rows as they are without scales
+/// count as groups of one lane.
+template <class In, class Out>
+struct swiglu_chunks {
+  static constexpr bool quantised = std::is_same_v<Out, numeric::e4m3>;
+  static constexpr int threads = 256;
+  static constexpr int values = quantised ? 16 : 8;
+  struct params : swiglu_params<In, Out> {
+    divider row_chunks;
+    std::int64_t chunks;
+    int lanes, group_shift;
+  };
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    auto* sums = block.template shared<std::uint64_t>();
+    auto* owned = block.template shared<std::uint32_t>(flags_offset<threads>());
+    p.experts.check(block, p.rows, p.trap);
+    for (std::int64_t base = block.index() * threads; base < p.chunks; base += block.grid() * threads) {
+      const std::int64_t chunk = base + block.thread();
+      const std::int64_t t = p.row_chunks.quotient(chunk);
+      const std::int64_t first = (chunk - t * p.row_chunks.value()) * values;
+      bool live = t < p.rows && first < p.hidden;
+      if (p.experts.psum) {
+        const std::int64_t top = p.row_chunks.quotient(base);
+        p.experts.mark(block, top, p.row_chunks.quotient(base + threads - 1), false, owned);
+        live = live && owned[t - top] != 0;
+      } else if (p.pos_to_expert) {
+        live = live && p.pos_to_expert[t] >= 0;
+      }
+
+      float v[values], amax = 0.0f;
+      clamp_counts counts;
+      if (live) {
+        float r[values];
+        p.template load<values>(t, first, v, r);
+        const float w = p.weight(t, p.trap);
+        PORTILE_UNROLL
+        for (int i = 0; i < values; ++i) {
+          if (p.counters) counts.add(p.clamp, v[i], r[i]);
+          v[i] = p.clamp.activation(v[i], r[i]) * w;
+        }
+      }
+      if constexpr (quantised) {
+        if (live) amax = amax_of<values>(amax, v);
+        amax = reduce_lanes(block, amax, p.lanes, larger{});
+      }
+      if (live) {
+        if constexpr (quantised) {
+          const numeric::scale s = make_scale(amax, p.amax_clamp, numeric::max_e4m3, p.flags);
+          const std::int64_t column = first >> p.group_shift;
+          if (column << p.group_shift == first) p.out_sf(t, column, s);
+          PORTILE_UNROLL
+          for (int i = 0; i < values; ++i) v[i] *= s.sf_inv;
+        }
+        store_chunk<values>(p.out + t * p.out_stride, first, p.out_aligned, v);
+      }
+      if (p.counters) counts.flush(block, p.counters, live ? values : 0, p.counts_all, sums);
+      block.barrier();
+    }
+  }
+};
+
+/// One scale a row: a block a row; the first activations of a thread stay in registers.
+template <class In>
+struct swiglu_rows {
+  static constexpr int threads = 256, values = 16;
+  using params = swiglu_params<In, numeric::e4m3>;
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    auto* sums = block.template shared<std::uint64_t>();
+    auto* owned = block.template shared<std::uint32_t>(flags_offset<threads>());
+    auto* amax_scratch = reinterpret_cast<float*>(owned);
+    constexpr std::int64_t step = threads * values;
+    p.experts.check(block, p.rows, p.trap);
+    for (std::int64_t t = block.index(); t < p.rows; t += block.grid()) {
+      bool live = !p.pos_to_expert || p.pos_to_expert[t] >= 0;
+      if (p.experts.psum) {
+        p.experts.mark(block, t, t, false, owned);
+        live = owned[0] != 0;
+        block.barrier();
+      }
+      if (!live) continue;
+      const float w = p.weight(t, p.trap);
+      const std::int64_t first = block.thread() * values;
+      float v[values], amax = 0.0f;
+      // From the last chunk to the first, which is the one that stays.
+      for (std::int64_t j = first + (p.hidden - 1) / step * step; j >= 0; j -= step) {
+        clamp_counts counts;
+        if (j < p.hidden) {
+          activations(p, t, j, w, v, counts);
+          amax = amax_of<values>(amax, v);
+        }
+        if (p.counters) counts.flush(block, p.counters, j < p.hidden ? values : 0, p.counts_all, sums);
+      }
+      amax = reduce_block(block, amax, larger{}, amax_scratch);
+      const numeric::scale s = make_scale(amax, p.amax_clamp, numeric::max_e4m3, p.flags);
+      if (block.thread() == 0) p.out_sf(t, 0, s);
+      for (std::int64_t j = first; j < p.hidden; j += step) {
+        clamp_counts unused;
+        if (j > first) activations(p, t, j, w, v, unused);
+        PORTILE_UNROLL
+        for (int i = 0; i < values; ++i) v[i] *= s.sf_inv;
+        store_chunk<values>(p.out + t * p.out_stride, j, p.out_aligned, v);
+      }
+      block.barrier();
+    }
+  }
+
+ private:
+  static PORTILE_DEVICE void activations(const params& p, std::int64_t t, std::int64_t j, float w, float* v,
+                                         clamp_counts& counts) {
+    float r[values];
+    p.template load<values>(t, j, v, r);
+    PORTILE_UNROLL
+    for (int i = 0; i < values; ++i) {
+      counts.add(p.clamp, v[i], r[i]);
+      v[i] = p.clamp.activation(v[i], r[i]) * w;
+    }
+  }
+};
+
+template <class In, class Out, class P>
+swiglu_params<In, Out> common_params(const context& c, const P& p) {
+  swiglu_params<In, Out> k{};
+  k.x = static_cast<const In*>(p.x.data);
+  k.out = static_cast<Out*>(p.out.data);
+  k.x_stride = p.x.stride(0);
+  k.out_stride = p.out.stride(0);
+  k.rows = p.out.extent(0);
+  k.hidden = p.out.extent(1);
+  if constexpr (requires { p.pos_to_expert; })
+    if (p.pos_to_expert) k.pos_to_expert = static_cast<const std::int32_t*>(p.pos_to_expert.data);
+  k.experts = segments(p);
+  k.weight = row_weight(p);
+  k.clamp = swiglu_clamp(p.clamp_value);
+  if (p.clamped_count) {
+    k.counters = static_cast<std::uint64_t*>(p.clamped_count.data);
+    k.counts_all = p.clamped_count.extent(0) > 3;
+  }
+  k.trap = c.call.trap;
+  return k;
+}
+
+/// `group`: channels that share a scale.
+template <class In, class Out>
+void launch_chunks(const context& c, const swiglu_params<In, Out>& common, std::int64_t group) {
+  using kernel = swiglu_chunks<In, Out>;
+  typename kernel::params k{common, {}, 0, static_cast<int>(group / kernel::values), shift_of(group)};
+  const std::int64_t in_row = numeric::ceil_div(common.hidden, group) * k.lanes;
+  k.chunks = common.rows * in_row;
+  if (k.chunks == 0) return;
+  k.row_chunks = divider(in_row, k.chunks + kernel::threads);
+  gpu::launch<kernel>(c, numeric::ceil_div(k.chunks, kernel::threads),
+                      flags_offset<kernel::threads>() + kernel::threads * sizeof(std::uint32_t), k);
+}
+
+struct swiglu_forward_simt {
+  static void launch(const context& c, const quant::swiglu_forward& p) {
+    visit<float, numeric::bf16>(p.x.dtype, [&](auto in) {
+      visit<float, numeric::bf16>(p.out.dtype, [&](auto out) {
+        using kernel = swiglu_chunks<decltype(in), decltype(out)>;
+        auto k = common_params<decltype(in), decltype(out)>(c, p);
+        k.x_aligned = loads_aligned<decltype(in), kernel::values>(p.x);
+        k.out_aligned = stores_aligned<decltype(out), kernel::values>(p.out);
+        launch_chunks(c, k, kernel::values);
+      });
+    });
+  }
+};
+
+struct swiglu_forward_and_per_token_cast_simt {
+  static void launch(const context& c, const quant::swiglu_forward_and_per_token_cast& p) {
+    visit<float, numeric::bf16>(p.x.dtype, [&](auto in) {
+      using in_type = decltype(in);
+      auto k = common_params<in_type, numeric::e4m3>(c, p);
+      if (k.rows == 0 || k.hidden == 0) return;
+      k.x_aligned = loads_aligned<in_type, 16>(p.x);
+      k.out_aligned = stores_aligned<numeric::e4m3, 16>(p.out);
+      k.out_sf = scale_writer(p.out_sf, numeric::ceil_div(k.hidden, p.num_per_channels));
+      k.flags = quant::flags_of(p);
+      k.amax_clamp = p.sf_clamp_min ? static_cast<float>(*p.sf_clamp_min) : numeric::clamp_e4m3;
+      if (p.num_per_channels == 32 || p.num_per_channels == 128)
+        return launch_chunks(c, k, p.num_per_channels);
+      using kernel = swiglu_rows<in_type>;
+      gpu::launch<kernel>(c, k.rows, flags_offset<kernel::threads>() + kernel::threads / 32 * sizeof(float),
+                          k);
+    });
+  }
+};
+
+}  // namespace
+
+extern const portile_implementation quant_swiglu_forward_simt, quant_swiglu_forward_and_per_token_cast_simt;
+const portile_implementation quant_swiglu_forward_simt =
+    make_simt<quant::swiglu_forward, swiglu_forward_simt>();
+const portile_implementation quant_swiglu_forward_and_per_token_cast_simt =
+    make_simt<quant::swiglu_forward_and_per_token_cast, swiglu_forward_and_per_token_cast_simt>();
+
+}  // namespace portile::gpu
