@@ -5,6 +5,7 @@ by default. The shapes come from the operation itself (`portile.declared`, `port
 normal values would not do; `routing` makes tables of tokens and experts that belong together."""
 
 import fnmatch
+import functools
 import json
 import math
 from pathlib import Path
@@ -38,6 +39,11 @@ def load(pattern="*"):
     return cases
 
 
+@functools.cache
+def _operations():
+    return {o["name"]: o for o in portile.ops()}
+
+
 def _number(value, names):
     if isinstance(value, str) and value.startswith("="):
         value = value[1:]
@@ -52,7 +58,7 @@ class Problem:
 
     def __init__(self, case, tiny=False):
         self.case, self.op = case, case["op"]
-        self.info = next(o for o in portile.ops() if o["name"] == self.op)
+        self.info = _operations()[self.op]
         self.fields = {f["name"]: f for f in self.info["fields"]}
         self.dims = {}
         for name, value in case["dims"].items():

@@ -1,6 +1,6 @@
-// The native half of `import portile`: packed functions over apache-tvm-ffi's C ABI, so one build serves every
-// Python. A call is flat: options by position, then `name, value` pairs of fields. `name:dtype` reads the
-// memory of a tensor as that element type. A tuple (dtype, extents, strides or None) stands for a tensor
+// The native half of `import portile`: packed functions over apache-tvm-ffi's C ABI, so one build serves
+// every Python. A call is flat: options by position, then `name, value` pairs of fields. `name:dtype` reads
+// the memory of a tensor as that element type. A tuple (dtype, extents, strides or None) stands for a tensor
 // without memory where only shapes matter.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/map.h>
@@ -310,7 +310,8 @@ queue& queue_for(device where, void* stream, bool checked, bool host_fallback) {
   return it->second;
 }
 
-// What precedes the fields of `run` and `plan`: op, implementation, stream, checked, host_fallback, max_blocks.
+// What precedes the fields of `run` and `plan`: op, implementation, stream, checked, host_fallback,
+// max_blocks.
 constexpr int num_options = 6;
 
 struct options {
@@ -360,15 +361,15 @@ void make_plan(ffi::PackedArgs a, ffi::Any* result) {
       {"backend", ffi::String(std::string(p->backend()))},
       {"workspace_bytes", static_cast<std::int64_t>(p->workspace_bytes())},
       {"host_fallback", p->host_fallback()},
-      {"run", ffi::Function::FromPacked([p, op = &c.op, q, checked = o.checked](ffi::PackedArgs fields,
-                                                                                ffi::Any*) mutable {
-         translated([&] {
-           call again(*op, true);
-           again.set(fields);
-           p->run(again.problem);
-           if (checked) q.wait();
-         });
-       })}};
+      {"run", ffi::Function::FromPacked(
+                  [p, op = &c.op, q, checked = o.checked](ffi::PackedArgs fields, ffi::Any*) mutable {
+                    translated([&] {
+                      call again(*op, true);
+                      again.set(fields);
+                      p->run(again.problem);
+                      if (checked) q.wait();
+                    });
+                  })}};
 }
 
 ffi::Array<std::int64_t> numbers(const std::vector<std::int64_t>& v) { return {v.begin(), v.end()}; }
@@ -392,8 +393,9 @@ void infer_outputs(ffi::PackedArgs a, ffi::Any* result) {
   *result = list;
 }
 
-// op, Map of the tensors that are there (field to dtype, "" for the field's first), then attributes and dimensions:
-// the declared shape of every tensor that is in or in-out, and of the outputs that infer does not speak of.
+// op, Map of the tensors that are there (field to dtype, "" for the field's first), then attributes and
+// dimensions: the declared shape of every tensor that is in or in-out, and of the outputs that infer does not
+// speak of.
 void declared_tensors(ffi::PackedArgs a, ffi::Any* result) {
   call c(op_of(a[0]), false);
   const auto wanted = a[1].cast<ffi::Map<ffi::String, ffi::String>>();
@@ -405,7 +407,8 @@ void declared_tensors(ffi::PackedArgs a, ffi::Any* result) {
     if (!f || f->kind == field_kind::attribute)
       refuse(c.op.name + ": " + field, "'" + text + "'", "no tensor has this name");
     types[field] = text.empty() ? f->types.first() : dtype_from_string(text);
-    if (types[field] == dtype::none) refuse(c.op.name + ": " + field, "'" + text + "'", "no such element type");
+    if (types[field] == dtype::none)
+      refuse(c.op.name + ": " + field, "'" + text + "'", "no such element type");
   }
   for (const field_info& f : c.op.fields) {  // shapes may depend on element types
     if (f.kind != field_kind::attribute && !f.is_optional) types.emplace(f.name, f.types.first());
@@ -423,9 +426,9 @@ void declared_tensors(ffi::PackedArgs a, ffi::Any* result) {
       refuse(c.op.name + ": " + f.name, "[" + f.shape.text + "]", missing + " has no value");
     }
     const extents_t strides = contiguous_strides(*extents);
-    list.push_back(tensor_map(f.name, types[f.name], *extents,
-                              {strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(extents->size())},
-                              false));
+    list.push_back(
+        tensor_map(f.name, types[f.name], *extents,
+                   {strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(extents->size())}, false));
   }
   *result = list;
 }
@@ -529,7 +532,8 @@ void force_implementations(ffi::PackedArgs a, ffi::Any*) {
   set_forced_implementations(std::string(a[0].cast<ffi::String>()));
 }
 
-int exported(void (*f)(ffi::PackedArgs, ffi::Any*), const TVMFFIAny* args, std::int32_t n, TVMFFIAny* result) {
+int exported(void (*f)(ffi::PackedArgs, ffi::Any*), const TVMFFIAny* args, std::int32_t n,
+             TVMFFIAny* result) {
   TVM_FFI_SAFE_CALL_BEGIN();
   translated([&] {
     f(ffi::PackedArgs(reinterpret_cast<const ffi::AnyView*>(args), n), reinterpret_cast<ffi::Any*>(result));
@@ -540,10 +544,10 @@ int exported(void (*f)(ffi::PackedArgs, ffi::Any*), const TVMFFIAny* args, std::
 }  // namespace
 
 // The names by which tvm_ffi.load_module finds functions.
-#define PORTILE_EXPORT(name, function)                                                                       \
-  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name(void*, const TVMFFIAny* args, std::int32_t n,           \
-                                                     TVMFFIAny* result) {                                    \
-    return exported(function, args, n, result);                                                              \
+#define PORTILE_EXPORT(name, function)                                                             \
+  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##name(void*, const TVMFFIAny* args, std::int32_t n, \
+                                                     TVMFFIAny* result) {                          \
+    return exported(function, args, n, result);                                                    \
   }
 PORTILE_EXPORT(run, run_op)
 PORTILE_EXPORT(plan, make_plan)
