@@ -27,9 +27,18 @@ namespace {
 namespace ffi = tvm::ffi;
 using namespace portile;
 
-[[noreturn]] void refuse(std::string_view where, std::string_view value, std::string_view rule) {
+// The argument that an error is about; its text is made only then.
+struct argument {
+  std::string_view op, name;
+  std::int64_t index = -1;  // in a list
+  std::string text() const {
+    return std::string(op) + ": " + std::string(name) + (index < 0 ? "" : "[" + std::to_string(index) + "]");
+  }
+};
+
+[[noreturn]] void refuse(const argument& where, std::string_view value, std::string_view rule) {
   throw error(status_code::invalid_argument,
-              std::string(where) + " = " + std::string(value) + ": " + std::string(rule));
+              where.text() + " = " + std::string(value) + ": " + std::string(rule));
 }
 
 const char* python_exception(status_code code) {
@@ -85,7 +94,7 @@ bool is_packed(dtype t) { return t == dtype::e2m1x2 || t == dtype::e5m6x8 || t =
 // The plain whole-number type that DLPack has for elements of this size.
 std::uint8_t plain_bits(dtype t) { return static_cast<std::uint8_t>(8 * size_of(t)); }
 
-tensor read_as(const DLTensor& d, dtype type, const std::string& where) {
+tensor read_as(const DLTensor& d, dtype type, const argument& where) {
   const int bits = d.dtype.bits * d.dtype.lanes;
   if (bits != 8 * size_of(type))
     refuse(where, std::to_string(bits) + "-bit elements",
@@ -99,7 +108,7 @@ tensor read_as(const DLTensor& d, dtype type, const std::string& where) {
 }
 
 // Four scale bytes along the last dimension are one ue8m0x4.
-tensor read_scale_bytes(const DLTensor& d, const std::string& where) {
+tensor read_scale_bytes(const DLTensor& d, const argument& where) {
   tensor t = read_as(d, dtype::u8, where);
   const int last = t.rank - 1;
   bool fits = t.rank > 0 && t.stride(last) == 1 && t.extent(last) % 4 == 0 &&
@@ -114,7 +123,7 @@ tensor read_scale_bytes(const DLTensor& d, const std::string& where) {
 
 // The tensor as the field takes it. Frameworks lack the packed types: memory of a plain whole-number type is
 // read as the one packed type of its element size that the field takes.
-tensor read_tensor(const DLTensor& d, const field_info& f, std::string_view as, const std::string& where) {
+tensor read_tensor(const DLTensor& d, const field_info& f, std::string_view as, const argument& where) {
   constexpr int dl_e8m0fnu = 14;
   if (as == "e8m0" || (as.empty() && d.dtype.code == dl_e8m0fnu && f.types.contains(dtype::ue8m0x4)))
     return read_scale_bytes(d, where);
@@ -127,7 +136,7 @@ tensor read_tensor(const DLTensor& d, const field_info& f, std::string_view as, 
   try {
     t = make_tensor(d);
   } catch (const error& e) {
-    throw error(e.code(), where + ": " + e.what());
+    throw error(e.code(), where.text() + ": " + e.what());
   }
   const bool plain =
       t.dtype == dtype::u8 || t.dtype == dtype::i8 || t.dtype == dtype::i32 || t.dtype == dtype::u32;
@@ -143,7 +152,7 @@ tensor read_tensor(const DLTensor& d, const field_info& f, std::string_view as, 
   return t;
 }
 
-void set_attribute(const field_info& f, void* problem, ffi::AnyView v, const std::string& where) {
+void set_attribute(const field_info& f, void* problem, ffi::AnyView v, const argument& where) {
   void* const at = static_cast<char*>(problem) + f.offset;
   const int type = v.type_index();
   const auto integer = [&] {
@@ -195,7 +204,7 @@ class call {
     for (int i = 0; i < fields.size(); i += 2) set(fields[i].cast<ffi::String>(), fields[i + 1]);
     for (const auto& [name, value] : dimensions_)
       if (const auto bound = environment_of(false).find(name); with_memory_ && bound != value)
-        refuse(op.name + ": " + name, std::to_string(value),
+        refuse({op.name, name}, std::to_string(value),
                bound ? "the shapes say " + std::to_string(*bound) : "no shape says so");
   }
   // Attributes, extents of the tensors, and (asked for) the dimensions that were given as numbers.
@@ -235,7 +244,7 @@ class call {
     const field_info* f = op.find(name);
     if (!f) return set_dimension(name, v);
     if (v.type_index() == kTVMFFINone) return;  // absent, or the default
-    const std::string where = op.name + ": " + f->name;
+    const argument where{op.name, f->name};
     switch (f->kind) {
       case field_kind::attribute:
         set_attribute(*f, problem.get(), v, where);
@@ -247,14 +256,14 @@ class call {
         if (v.type_index() != kTVMFFIArray) refuse(where, show(v), "must be a list of tensors");
         std::vector<tensor>& list = lists_.emplace_back();
         for (const ffi::Any& one : v.cast<ffi::Array<ffi::Any>>())
-          list.push_back(tensor_of(*f, one, as, where + "[" + std::to_string(list.size()) + "]"));
+          list.push_back(tensor_of(*f, one, as, {op.name, f->name, static_cast<std::int64_t>(list.size())}));
         f->list_in(problem.get()) = {list.data(), static_cast<std::int64_t>(list.size())};
         return;
       }
     }
   }
   void set_dimension(std::string_view name, ffi::AnyView v) {
-    const std::string where = op.name + ": " + std::string(name);
+    const argument where{op.name, name};
     if (!op.is_dimension(name)) {
       std::string known;
       for (const field_info& f : op.fields) known += (known.empty() ? "" : ", ") + f.name;
@@ -263,7 +272,7 @@ class call {
     if (v.type_index() != kTVMFFIInt) refuse(where, show(v), "must be a whole number");
     dimensions_.emplace_back(name, v.cast<std::int64_t>());
   }
-  tensor tensor_of(const field_info& f, ffi::AnyView v, std::string_view as, const std::string& where) {
+  tensor tensor_of(const field_info& f, ffi::AnyView v, std::string_view as, const argument& where) {
     if (v.type_index() == kTVMFFITensor || v.type_index() == kTVMFFIDLTensorPtr)
       return read_tensor(*v.cast<DLTensor*>(), f, as, where);
     if (v.type_index() != kTVMFFIArray || with_memory_) refuse(where, show(v), "must be a tensor");
@@ -405,10 +414,9 @@ void declared_tensors(ffi::PackedArgs a, ffi::Any* result) {
     const std::string field(name), text(type);
     const field_info* f = c.op.find(field);
     if (!f || f->kind == field_kind::attribute)
-      refuse(c.op.name + ": " + field, "'" + text + "'", "no tensor has this name");
+      refuse({c.op.name, field}, "'" + text + "'", "no tensor has this name");
     types[field] = text.empty() ? f->types.first() : dtype_from_string(text);
-    if (types[field] == dtype::none)
-      refuse(c.op.name + ": " + field, "'" + text + "'", "no such element type");
+    if (types[field] == dtype::none) refuse({c.op.name, field}, "'" + text + "'", "no such element type");
   }
   for (const field_info& f : c.op.fields) {  // shapes may depend on element types
     if (f.kind != field_kind::attribute && !f.is_optional) types.emplace(f.name, f.types.first());
@@ -423,7 +431,7 @@ void declared_tensors(ffi::PackedArgs a, ffi::Any* result) {
     const auto extents = declared_extents(f, types[f.name], env, missing);
     if (!extents) {
       if (f.role == field_role::out) continue;
-      refuse(c.op.name + ": " + f.name, "[" + f.shape.text + "]", missing + " has no value");
+      refuse({c.op.name, f.name}, "[" + f.shape.text + "]", missing + " has no value");
     }
     const extents_t strides = contiguous_strides(*extents);
     list.push_back(
