@@ -278,6 +278,22 @@ PORTILE_DEVICE void raise_trap(std::uint64_t* trap, unsigned rule, std::int64_t 
 // conversions Instructions where the hardware has them with the bits of core/numeric, and core/numeric itself
 // elsewhere. HIP uses core/numeric throughout until a device is at hand to prove its instructions equal.
 
+/// The larger and the smaller of `x` and a number: the number when x is a NaN. One instruction.
+PORTILE_DEVICE float max_number(float x, float number) {
+#if defined(PORTILE_EMULATOR)
+  return x > number ? x : number;
+#else
+  return fmaxf(x, number);
+#endif
+}
+PORTILE_DEVICE float min_number(float x, float number) {
+#if defined(PORTILE_EMULATOR)
+  return x < number ? x : number;
+#else
+  return fminf(x, number);
+#endif
+}
+
 /// Two values as bf16, the first one in the low half; the bits of numeric::to_bf16, NaN included.
 PORTILE_DEVICE std::uint32_t to_bf16x2(float first, float second) {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800

@@ -36,21 +36,19 @@ PORTILE_DEVICE float from_e2m1(std::uint32_t code) {
   return numeric::bits_float(numeric::float_bits(magnitude) | (code & 8u) << 28);
 }
 
-/// numeric::to_e2m1 in a few operations. Each line is the rounding on one stretch of the grid (spacing 0.5,
-/// 1, 2): adding 1.5 * 2^23 rounds to a whole number, ties to even, and leaves it in the low bits.
+/// numeric::to_e2m1 in a few operations. The grid has the spacings 0.5, 1 and 2; a line's code is the
+/// smallest of the three roundings. Adding 1.5 * 2^23 rounds to a whole number, ties to even, in the low
+/// bits.
 PORTILE_DEVICE std::uint32_t to_e2m1_code(float x) {
   constexpr float magic = 0x1.8p+23f;
-  const std::uint32_t bits = numeric::float_bits(x);
+  // NaN becomes 6 here, and the sign of a zero stays.
+  const float clamped = max_number(min_number(x, 6.0f), -6.0f);
+  const std::uint32_t bits = numeric::float_bits(clamped);
   const float v = numeric::bits_float(bits & numeric::fp32_abs_mask);
-  if (!(v < 16.0f)) return v >= 16.0f ? 7u | bits >> 31 << 3 : 7u;
-  const std::uint32_t base = numeric::float_bits(magic);
-  const std::uint32_t halves = numeric::float_bits(v * 2.0f + magic) - base;
-  const std::uint32_t ones = numeric::float_bits(v + magic) - base + 2;
-  const std::uint32_t twos = numeric::float_bits(v * 0.5f + magic) - base + 4;
-  std::uint32_t code = halves < ones ? halves : ones;
-  code = twos < code ? twos : code;
-  code = code < 7u ? code : 7u;
-  return code | bits >> 31 << 3;
+  const float halves = ::fmaf(v, 2.0f, magic), ones = v + (magic + 2.0f);
+  const float twos = ::fmaf(v, 0.5f, magic + 4.0f);
+  const std::uint32_t code = numeric::float_bits(min_number(min_number(halves, ones), twos));
+  return (code & 7u) | (bits >> 28 & 8u);
 }
 
 /// `Count` consecutive values of a row as fp32, without their scale. Count is a multiple of 4, and the
@@ -230,6 +228,10 @@ struct scale_writer {
     }
   }
 };
+
+/// One step of amax = max |x| from 0 on. NaN is ignored; Inf stays, and make_scale takes it for the largest
+/// number.
+PORTILE_DEVICE float amax_step(float amax, float x) { return max_number(numeric::abs_f32(x), amax); }
 
 /// The scale of a block by the operation's flags.
 PORTILE_DEVICE numeric::scale make_scale(float amax, float clamp_min, float max_q,

@@ -114,7 +114,7 @@ bool stores_aligned(const tensor& t) {
 template <int Count>
 PORTILE_DEVICE float amax_of(float amax, const float* v) {
   PORTILE_UNROLL
-  for (int i = 0; i < Count; ++i) amax = numeric::amax_step(amax, v[i]);
+  for (int i = 0; i < Count; ++i) amax = amax_step(amax, v[i]);
   return amax;
 }
 

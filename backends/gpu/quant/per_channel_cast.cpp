@@ -153,28 +153,32 @@ struct channel_cast {
       for (std::int64_t k = i % 4 + 1; k < 4; ++k) bytes[k] = 0;
   }
 
-  /// The rows of a wave: each exchange with another row halves the columns that a lane speaks for.
+  /// Exchanges with the other rows of a wave, each of which halves the columns that a lane speaks for.
+  template <int Half, class Block>
+  static PORTILE_DEVICE void halve(const Block& block, float* a, int& first) {
+    constexpr int m = tile::lanes * (values / 2 / Half);
+    if constexpr (m < Block::wave_size) {
+      const bool upper = (block.lane() & m) != 0;
+      PORTILE_UNROLL
+      for (int k = 0; k < Half; ++k) {
+        const float kept = upper ? a[k + Half] : a[k], given = upper ? a[k] : a[k + Half];
+        a[k] = max_number(kept, block.shuffle_xor(given, m));
+      }
+      if (upper) first += Half;
+      halve<Half / 2>(block, a, first);
+    }
+  }
   template <class Block>
   static PORTILE_DEVICE void column_amax(const Block& block, const params& p, const float (&v)[2][values],
                                          std::uint32_t* amax_bits) {
+    constexpr int left = values * tile::lanes / Block::wave_size;
     PORTILE_UNROLL
     for (int i = 0; i < tile::passes; ++i) {
       float a[values];
       PORTILE_UNROLL
-      for (int k = 0; k < values; ++k) a[k] = numeric::amax_step(0.0f, v[i][k]);
+      for (int k = 0; k < values; ++k) a[k] = amax_step(0.0f, v[i][k]);
       int first = tile::column(block.thread());
-      constexpr int left = values * tile::lanes / Block::wave_size;
-      PORTILE_UNROLL
-      for (int half = values / 2; half >= left; half /= 2) {
-        const int m = tile::lanes * (values / 2 / half);
-        const bool upper = (block.lane() & m) != 0;
-        PORTILE_UNROLL
-        for (int k = 0; k < half; ++k) {
-          const float kept = upper ? a[k + half] : a[k], given = upper ? a[k] : a[k + half];
-          a[k] = larger{}(kept, block.shuffle_xor(given, m));
-        }
-        if (upper) first += half;
-      }
+      halve<values / 2>(block, a, first);
       const int row = tile::row(block.thread(), i);
       PORTILE_UNROLL
       for (int k = 0; k < left; ++k)

@@ -52,7 +52,7 @@ struct aligned_cast {
         load_values<In, values>(p.x + t * p.x_stride, first, v);
         if constexpr (sizeof(In) == 1) x_sf = p.x_sf(p.block_rows.quotient(t), p.block_cols.quotient(first));
         PORTILE_UNROLL
-        for (int i = 0; i < values; ++i) amax = numeric::amax_step(amax, v[i] * x_sf);
+        for (int i = 0; i < values; ++i) amax = amax_step(amax, v[i] * x_sf);
       }
       for (int m = 1; m < p.lanes; m *= 2) {
         const float other = block.shuffle_xor(amax, m);
@@ -142,7 +142,7 @@ struct general_cast {
 
       float amax = 0.0f;
       for (std::int64_t j = first + block.lane(); j < end; j += Block::wave_size)
-        amax = numeric::amax_step(amax, load_value(row, j) * p.x_sf(sf_row, p.block_cols.quotient(j)));
+        amax = amax_step(amax, load_value(row, j) * p.x_sf(sf_row, p.block_cols.quotient(j)));
       for (int m = 1; m < Block::wave_size; m *= 2) {
         const float other = block.shuffle_xor(amax, m);
         amax = other > amax ? other : amax;
