@@ -77,15 +77,17 @@ struct gate_backward {
       const double weighted = sum_team(block, routed ? double{grad} * weight : 0.0);
       const double part = routed ? (p.scale * grad - weighted) / denominator : 0.0;
       double slots = 0.0;
+      bool first = true;  // of the slots with this expert: the one that stores
       for (int j = 0; j < p.k; ++j) {
         const std::int64_t other = block.shuffle(id, first_lane + j);
         const double value = block.shuffle(part, first_lane + j);
         if (other == id) slots += value;
+        if (other == id && j < lane) first = false;
       }
 
       if (live) store_row(p, t, row, h, aux, lane);
       block.wave_barrier();  // the row's own values go over what the row got
-      if (live && routed) {
+      if (live && routed && first) {
         const double r = slots + (aux.on ? (h[id] - aux.mean) * aux.inverse : 0.0);
         p.logits_grad[t * p.experts + id] = 0.0f + static_cast<float>(r * sqrt_softplus_slope(score));
       }
