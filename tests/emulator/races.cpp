@@ -1,5 +1,7 @@
 #include "tests/emulator/races.hpp"
 
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
@@ -60,6 +62,9 @@ class cell_table {
   std::vector<slot> slots_;
   std::size_t used_ = 0;
 };
+
+/// Whether a thread of a watched launch runs: what every access asks first, so no thread-local variable.
+std::atomic<bool> watching{false};
 
 struct state {
   bool inside = false, fenced = false, atomic = false;
@@ -175,8 +180,12 @@ void enter(int thread, const void* stack, std::size_t stack_bytes) {
   s.stack = reinterpret_cast<std::uintptr_t>(stack);
   s.stack_bytes = stack_bytes;
   s.inside = true;
+  watching.store(true, std::memory_order_relaxed);
 }
-void leave() { current().inside = false; }
+void leave() {
+  current().inside = false;
+  watching.store(false, std::memory_order_relaxed);
+}
 void barrier() { ++current().now.epoch; }
 void wave_barrier(int wave) { ++current().wave_epochs[static_cast<std::size_t>(wave)]; }
 void device_fence() { current().fenced = true; }
@@ -192,9 +201,10 @@ std::string take_report() {
 }  // namespace portile::emulator::races
 
 // The functions that a compiler calls for accesses under -fsanitize=thread.
-#define ON_ACCESS(name, bytes, writes)                                                  \
-  extern "C" void name(void* p) {                                                       \
-    portile::emulator::races::on_access(p, bytes, writes, __builtin_return_address(0)); \
+#define ON_ACCESS(name, bytes, writes)                                                    \
+  extern "C" void name(void* p) {                                                         \
+    if (portile::emulator::races::watching.load(std::memory_order_relaxed))               \
+      portile::emulator::races::on_access(p, bytes, writes, __builtin_return_address(0)); \
   }
 ON_ACCESS(__tsan_read1, 1, false)
 ON_ACCESS(__tsan_read2, 2, false)
@@ -215,10 +225,12 @@ ON_ACCESS(__tsan_unaligned_write4, 4, true)
 ON_ACCESS(__tsan_unaligned_write8, 8, true)
 ON_ACCESS(__tsan_unaligned_write16, 16, true)
 extern "C" void __tsan_read_range(void* p, unsigned long n) {
-  portile::emulator::races::on_access(p, n, false, __builtin_return_address(0));
+  if (portile::emulator::races::watching.load(std::memory_order_relaxed))
+    portile::emulator::races::on_access(p, n, false, __builtin_return_address(0));
 }
 extern "C" void __tsan_write_range(void* p, unsigned long n) {
-  portile::emulator::races::on_access(p, n, true, __builtin_return_address(0));
+  if (portile::emulator::races::watching.load(std::memory_order_relaxed))
+    portile::emulator::races::on_access(p, n, true, __builtin_return_address(0));
 }
 extern "C" void __tsan_init() {}
 extern "C" void __tsan_func_entry(void*) {}

@@ -1,6 +1,7 @@
 #pragma once
 // Runs a problem on the host's reference and, on copies, on every implementation of the GPU at hand, real or
 // emulated.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -32,6 +33,12 @@ inline std::vector<std::string> implementations_on(device d, std::string_view op
   for (const implementation_ref& i : implementations(op))
     if (i.entry->device_kind == static_cast<std::int32_t>(d.kind())) names.emplace_back(i.entry->name);
   return names;
+}
+
+/// How many random problems to try: all of them on a real device, some on an emulated one, which is a hundred
+/// times as slow.
+inline unsigned trials(unsigned on_device) {
+  return std::string_view(gpu().info().arch) == "emulated" ? std::max(on_device / 8, 4u) : on_device;
 }
 
 using bytes = std::vector<unsigned char>;

@@ -20,7 +20,7 @@ comparison bound(dtype type, double relative, double absolute) {
 }  // namespace
 
 TEST_CASE("engram sums over partial rows") {
-  for (unsigned seed = 1; seed <= 10; ++seed) {
+  for (unsigned seed = 1; seed <= trials(10); ++seed) {
     memory m;
     randomness r(seed);
     INFO("seed " << seed);
@@ -51,7 +51,7 @@ TEST_CASE("engram sums over partial rows") {
 }
 
 TEST_CASE("engram.sinkhorn_step and finalize: widths, alignments, tiny, huge and zero rows") {
-  for (unsigned seed = 1; seed <= 18; ++seed) {
+  for (unsigned seed = 1; seed <= trials(18); ++seed) {
     memory m;
     randomness r(seed);
     const std::int64_t rows = r.pick<std::int64_t>({0, 1, 5, 40}),
@@ -84,7 +84,7 @@ TEST_CASE("engram.sinkhorn_step and finalize: widths, alignments, tiny, huge and
 }
 
 TEST_CASE("engram.gate and its gradient: forms, widths, alignments, masks") {
-  for (unsigned seed = 1; seed <= 10; ++seed) {
+  for (unsigned seed = 1; seed <= trials(10); ++seed) {
     memory m;
     randomness r(seed);
     const std::int64_t tokens = r.pick<std::int64_t>({0, 1, 3, 7}), mult = r.number(1, 4),

@@ -87,7 +87,7 @@ double value(const tensor& t, const unsigned char* bytes, std::int64_t i) {
 
 TEST_CASE("gemm.nt: random problems stay within the bound of the reference's result") {
   queue host{cpu_selector};
-  for (unsigned seed = 1; seed <= 60; ++seed) {
+  for (unsigned seed = 1; seed <= trials(60); ++seed) {
     memory m;
     randomness r(seed);
     const nt p = random_problem(m, r);

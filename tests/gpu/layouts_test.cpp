@@ -5,7 +5,7 @@ using namespace portile;
 using namespace portile::test;
 
 TEST_CASE("transposes: any type, stride and address") {
-  for (unsigned seed = 1; seed <= 40; ++seed) {
+  for (unsigned seed = 1; seed <= trials(40); ++seed) {
     memory m;
     randomness r(seed);
     const dtype type = r.pick({dtype::u8, dtype::e4m3, dtype::bf16, dtype::f32, dtype::i32});
@@ -32,7 +32,7 @@ TEST_CASE("transposes: any type, stride and address") {
 }
 
 TEST_CASE("random numbers: any stride and address") {
-  for (unsigned seed = 1; seed <= 30; ++seed) {
+  for (unsigned seed = 1; seed <= trials(30); ++seed) {
     memory m;
     randomness r(seed);
     INFO("seed " << seed);
@@ -52,7 +52,7 @@ TEST_CASE("random numbers: any stride and address") {
 }
 
 TEST_CASE("rope.apply: heads, strides, positions in and out of the cache") {
-  for (unsigned seed = 1; seed <= 80; ++seed) {
+  for (unsigned seed = 1; seed <= trials(80); ++seed) {
     memory m;
     randomness r(seed);
     const dtype type = r.pick({dtype::bf16, dtype::bf16, dtype::f32, dtype::f16});
@@ -96,7 +96,7 @@ TEST_CASE("rope.apply: heads, strides, positions in and out of the cache") {
 }
 
 TEST_CASE("engram tables: any width and address, broken data") {
-  for (unsigned seed = 1; seed <= 60; ++seed) {
+  for (unsigned seed = 1; seed <= trials(60); ++seed) {
     memory m;
     randomness r(seed);
     INFO("seed " << seed);

@@ -84,7 +84,7 @@ void compare(const P& p, double tolerance, const std::set<std::string>& exact = 
 /// Calls f(maker, tokens, mult, hidden) for a number of seeds.
 template <class F>
 void problems(unsigned seeds, F f) {
-  for (unsigned seed = 1; seed <= seeds; ++seed) {
+  for (unsigned seed = 1; seed <= trials(seeds); ++seed) {
     memory m;
     randomness r(seed);
     maker k{m, r, r.one_in(3)};

@@ -79,7 +79,7 @@ void fill_gate(memory& m, randomness& r, P& p, std::int64_t tokens, std::int64_t
 }  // namespace
 
 TEST_CASE("moe.get_fused_mapping: many experts, broken ids, too few rows") {
-  for (unsigned seed = 1; seed <= 40; ++seed) {
+  for (unsigned seed = 1; seed <= trials(40); ++seed) {
     memory m;
     randomness r(seed);
     const std::int64_t experts = r.pick<std::int64_t>({0, 1, 7, 64, 256, 1024, 1025, 2500}),
@@ -108,7 +108,7 @@ TEST_CASE("moe.get_fused_mapping: many experts, broken ids, too few rows") {
 }
 
 TEST_CASE("moe.top2_sum_gate: any number of experts, groups, ties, broken data") {
-  for (unsigned seed = 1; seed <= 60; ++seed) {
+  for (unsigned seed = 1; seed <= trials(60); ++seed) {
     memory m;
     randomness r(seed);
     moe::top2_sum_gate p;
@@ -136,7 +136,7 @@ TEST_CASE("moe.top2_sum_gate: any number of experts, groups, ties, broken data")
 }
 
 TEST_CASE("moe.moe_topk_gate_forward: any number of experts, random routes, ties, broken data") {
-  for (unsigned seed = 1; seed <= 60; ++seed) {
+  for (unsigned seed = 1; seed <= trials(60); ++seed) {
     memory m;
     randomness r(seed);
     moe::moe_topk_gate_forward p;

@@ -17,7 +17,7 @@ const auto near = [](dtype type, double f32_bound) {
 
 TEST_CASE("norm.forward: widths, strides, huge and tiny rows; the cast has the same bits") {
   static queue q{gpu()};
-  for (unsigned seed = 1; seed <= 24; ++seed) {
+  for (unsigned seed = 1; seed <= trials(24); ++seed) {
     memory m;
     randomness r(seed);
     const dtype type = r.pick({dtype::bf16, dtype::f32});
@@ -90,7 +90,7 @@ TEST_CASE("norm.forward: widths, strides, huge and tiny rows; the cast has the s
 }
 
 TEST_CASE("norm.backward: widths, strides, accumulation") {
-  for (unsigned seed = 1; seed <= 16; ++seed) {
+  for (unsigned seed = 1; seed <= trials(16); ++seed) {
     memory m;
     randomness r(seed);
     const dtype type = r.pick({dtype::bf16, dtype::f32});

@@ -65,7 +65,7 @@ per_token_cast random_problem(memory& m, randomness& r) {
 }  // namespace
 
 TEST_CASE("quant.per_token_cast: random problems give the reference's bits") {
-  for (unsigned seed = 1; seed <= 250; ++seed) {
+  for (unsigned seed = 1; seed <= trials(250); ++seed) {
     memory m;
     randomness r(seed);
     const per_token_cast p = random_problem(m, r);

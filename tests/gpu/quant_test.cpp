@@ -41,7 +41,7 @@ comparison agreement(const P& p, const std::string& bounded = {}) {
 
 template <class P, class Make>
 void expect_random(unsigned seeds, const std::string& bounded, Make make) {
-  for (unsigned seed = 1; seed <= seeds; ++seed) {
+  for (unsigned seed = 1; seed <= trials(seeds); ++seed) {
     memory m;
     randomness r(seed);
     P p = make(m, r);
