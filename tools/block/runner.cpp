@@ -60,9 +60,9 @@ double relative_difference(const tensor& got, const tensor& want) {
     for (std::int64_t j = row * width; j < (row + 1) * width; ++j) {
       const double a = value(got, j), b = value(want, j);
       if (std::isnan(a) != std::isnan(b)) return INFINITY;
-      if (std::isnan(b) || a == b) continue;
+      if (std::isnan(b)) continue;
       top = std::max(top, std::fabs(b));
-      off = std::max(off, std::fabs(a - b));
+      if (a != b) off = std::max(off, std::fabs(a - b));  // equal infinities have no difference
     }
     if (off > 0) worst = std::max(worst, top > 0 ? off / top : INFINITY);
   }
