@@ -324,7 +324,7 @@ PORTILE_DEVICE std::uint32_t amax_bf16x2(std::uint32_t amax, std::uint32_t pair)
   return half(amax & 0xFFFFu, pair & 0xFFFFu) | half(amax >> 16, pair >> 16) << 16;
 #endif
 }
-/// The larger ones of two pairs of 16-bit integers.
+/// The larger and the smaller ones of two pairs of 16-bit integers.
 PORTILE_DEVICE std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
   asm("max.u16x2 %0, %1, %2;" : "=r"(a) : "r"(a), "r"(b));
@@ -332,6 +332,14 @@ PORTILE_DEVICE std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
 #else
   const std::uint32_t low = (a & 0xFFFFu) > (b & 0xFFFFu) ? a & 0xFFFFu : b & 0xFFFFu;
   return low | ((a >> 16) > (b >> 16) ? a >> 16 : b >> 16) << 16;
+#endif
+}
+PORTILE_DEVICE std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
+  asm("min.u16x2 %0, %1, %2;" : "=r"(a) : "r"(a), "r"(b));
+  return a;
+#else
+  return ~max_u16x2(~a, ~b);
 #endif
 }
 /// a * b + c of two bf16 at once, rounded once.

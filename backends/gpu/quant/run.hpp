@@ -110,6 +110,35 @@ class e2m1_to_bf16 {
   std::uint32_t lower_[2], upper_[2];
 };
 
+/// Sixteen values as e5m6: six words. In pairs, but for values among which there is a NaN.
+PORTILE_DEVICE void to_e5m6x16(const float (&v)[16], std::uint32_t (&words)[6]) {
+  std::uint32_t pairs[8], most = 0;
+  PORTILE_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    // numeric::to_e5m6, its condition for rounding up as a carry into bit 17.
+    const std::uint32_t q = to_f16x2_toward_zero(v[2 * i], v[2 * i + 1]) >> 4 & 0x0FFF0FFFu;
+    const std::uint32_t up_first = (numeric::float_bits(v[2 * i]) & 0x1FFFFu) + (q & 1u) + 0xFFFFu;
+    const std::uint32_t up_second = (numeric::float_bits(v[2 * i + 1]) & 0x1FFFFu) + (q >> 16 & 1u) + 0xFFFFu;
+    const std::uint32_t magnitude = (q & 0x07FF07FFu) + (up_first >> 17) + (up_second >> 1 & 0x10000u);
+    most = max_u16x2(most, magnitude);
+    pairs[i] = min_u16x2(magnitude, numeric::detail::e5m6_largest * 0x10001u) | (q & 0x08000800u);
+  }
+  // Inf has the magnitude 0x7C0.
+  if ((most & 0xFFFFu) > 0x7C0u || most >> 16 > 0x7C0u) {
+    PORTILE_UNROLL
+    for (int i = 0; i < 8; ++i)
+      pairs[i] = std::uint32_t{numeric::to_e5m6(v[2 * i])} | std::uint32_t{numeric::to_e5m6(v[2 * i + 1])}
+                                                                 << 16;
+  }
+  PORTILE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const std::uint32_t* c = pairs + 4 * h;
+    words[3 * h] = c[0] << 20 | (c[0] >> 8 & 0xFFF00u) | (c[1] >> 4 & 0xFFu);
+    words[3 * h + 1] = c[1] << 28 | (c[1] & 0x0FFF0000u) | (c[2] << 4 & 0xFFF0u) | c[2] >> 24;
+    words[3 * h + 2] = (c[2] >> 16) << 24 | (c[3] << 12 & 0xFFF000u) | c[3] >> 16;
+  }
+}
+
 /// Scales of a given tensor, fp32 or exponents packed along the columns, in two steps: first all words that a
 /// thread needs are loaded, without a branch, then they are looked at.
 struct word_scales {
@@ -165,9 +194,12 @@ struct run16<float> {
   template <class Code>
   PORTILE_DEVICE void encode(Code* to, float factor, bool) const {
     float v[16];
+    scale(factor, v);
+    store_codes16(to, 0, v);
+  }
+  PORTILE_DEVICE void scale(float factor, float (&v)[16]) const {
     PORTILE_UNROLL
     for (int i = 0; i < 16; ++i) v[i] = value(i) * factor;
-    store_codes16(to, 0, v);
   }
 
  private:
@@ -212,13 +244,16 @@ struct run16<numeric::bf16> {
       }
     }
     float v[16];
+    scale(factor, v);
+    store_codes16(to, 0, v);
+  }
+  PORTILE_DEVICE void scale(float factor, float (&v)[16]) const {
     PORTILE_UNROLL
     for (int i = 0; i < 16; i += 2) {
       const std::uint32_t pair = q[i / 8].w[i / 2 % 4];
       v[i] = bf16_low(pair) * factor;
       v[i + 1] = bf16_high(pair) * factor;
     }
-    store_codes16(to, 0, v);
   }
 };
 
