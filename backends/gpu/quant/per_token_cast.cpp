@@ -135,7 +135,7 @@ struct row_cast {
     float v[values];
     x.scale(factor, v);
     std::uint32_t words[6];
-    to_e5m6x16(v, words);
+    to_e5m6x16(v, x.has_nan, words);
     PORTILE_UNROLL
     for (int k = 0; k < 3; ++k)
       store8(staged + block.lane() * lane_bytes + 8 * k, {{words[2 * k], words[2 * k + 1]}});

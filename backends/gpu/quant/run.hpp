@@ -111,24 +111,24 @@ class e2m1_to_bf16 {
 };
 
 /// Sixteen values as e5m6: six words. In pairs, but for values among which there is a NaN.
-PORTILE_DEVICE void to_e5m6x16(const float (&v)[16], std::uint32_t (&words)[6]) {
-  std::uint32_t pairs[8], most = 0;
-  PORTILE_UNROLL
-  for (int i = 0; i < 8; ++i) {
-    // numeric::to_e5m6, its condition for rounding up as a carry into bit 17.
-    const std::uint32_t q = to_f16x2_toward_zero(v[2 * i], v[2 * i + 1]) >> 4 & 0x0FFF0FFFu;
-    const std::uint32_t up_first = (numeric::float_bits(v[2 * i]) & 0x1FFFFu) + (q & 1u) + 0xFFFFu;
-    const std::uint32_t up_second = (numeric::float_bits(v[2 * i + 1]) & 0x1FFFFu) + (q >> 16 & 1u) + 0xFFFFu;
-    const std::uint32_t magnitude = (q & 0x07FF07FFu) + (up_first >> 17) + (up_second >> 1 & 0x10000u);
-    most = max_u16x2(most, magnitude);
-    pairs[i] = min_u16x2(magnitude, numeric::detail::e5m6_largest * 0x10001u) | (q & 0x08000800u);
-  }
-  // Inf has the magnitude 0x7C0.
-  if ((most & 0xFFFFu) > 0x7C0u || most >> 16 > 0x7C0u) {
+PORTILE_DEVICE void to_e5m6x16(const float (&v)[16], bool has_nan, std::uint32_t (&words)[6]) {
+  std::uint32_t pairs[8];
+  if (has_nan) {
     PORTILE_UNROLL
     for (int i = 0; i < 8; ++i)
       pairs[i] = std::uint32_t{numeric::to_e5m6(v[2 * i])} | std::uint32_t{numeric::to_e5m6(v[2 * i + 1])}
                                                                  << 16;
+  } else {
+    PORTILE_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      // numeric::to_e5m6, its condition for rounding up as a carry into bit 17.
+      const std::uint32_t q = to_f16x2_toward_zero(v[2 * i], v[2 * i + 1]) >> 4 & 0x0FFF0FFFu;
+      const std::uint32_t up = (numeric::float_bits(v[2 * i]) & 0x1FFFFu) + (q & 1u) + 0xFFFFu;
+      const std::uint32_t up_second =
+          (numeric::float_bits(v[2 * i + 1]) & 0x1FFFFu) + (q >> 16 & 1u) + 0xFFFFu;
+      const std::uint32_t magnitude = (q & 0x07FF07FFu) + (up >> 17) + (up_second >> 1 & 0x10000u);
+      pairs[i] = min_u16x2(magnitude, numeric::detail::e5m6_largest * 0x10001u) | (q & 0x08000800u);
+    }
   }
   PORTILE_UNROLL
   for (int h = 0; h < 2; ++h) {
@@ -178,6 +178,7 @@ struct run16;
 template <>
 struct run16<float> {
   words4 q[4] = {};
+  bool has_nan = false;
 
   PORTILE_DEVICE void load(const float* p) {
     PORTILE_UNROLL
@@ -187,7 +188,10 @@ struct run16<float> {
   PORTILE_DEVICE float amax() {
     float a = 0.0f;
     PORTILE_UNROLL
-    for (int i = 0; i < 16; ++i) a = amax_step(a, value(i));
+    for (int i = 0; i < 16; ++i) {
+      a = amax_step(a, value(i));
+      has_nan = has_nan || numeric::is_nan(value(i));
+    }
     return a;
   }
   /// The values times `factor` as codes. `power_of_two`: the factor is one.
