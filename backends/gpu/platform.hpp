@@ -24,6 +24,7 @@
 #include <portile/core/numeric/bf16.hpp>
 #include <portile/core/numeric/e2m1.hpp>
 #include <portile/core/numeric/e4m3.hpp>
+#include <portile/core/numeric/f16.hpp>
 #include <portile/core/numeric/integer.hpp>
 #include <portile/core/plugin.hpp>
 
@@ -299,12 +300,127 @@ PORTILE_DEVICE std::uint32_t to_bf16x2(float first, float second) {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
   std::uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  // The instruction's NaN is 0x7FFF.
+  // The instruction's NaN is 0x7FFF, the only result above 0x7FC0 in signed order.
+#if __CUDA_ARCH__ >= 900
+  asm("min.s16x2 %0, %1, %2;" : "=r"(pair) : "r"(pair), "r"(0x7FC07FC0u));
+  return pair;
+#endif
   if (numeric::is_nan(first)) pair = (pair & 0xFFFF0000u) | 0x7FC0u;
   if (numeric::is_nan(second)) pair = (pair & 0x0000FFFFu) | 0x7FC00000u;
   return pair;
 #else
   return std::uint32_t{numeric::to_bf16(first).bits} | std::uint32_t{numeric::to_bf16(second).bits} << 16;
+#endif
+}
+/// One step of amax for two bf16 at once: the larger of `amax` and the magnitudes in `pair`, NaN ignored.
+PORTILE_DEVICE std::uint32_t amax_bf16x2(std::uint32_t amax, std::uint32_t pair) {
+  pair &= 0x7FFF7FFFu;
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(amax) : "r"(amax), "r"(pair));
+  return amax;
+#else
+  // Magnitudes are in the order of their bits, and a NaN is above Inf.
+  const auto half = [](std::uint32_t a, std::uint32_t x) { return x > a && x <= 0x7F80u ? x : a; };
+  return half(amax & 0xFFFFu, pair & 0xFFFFu) | half(amax >> 16, pair >> 16) << 16;
+#endif
+}
+/// The larger and the smaller ones of two pairs of 16-bit integers.
+PORTILE_DEVICE std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
+  asm("max.u16x2 %0, %1, %2;" : "=r"(a) : "r"(a), "r"(b));
+  return a;
+#else
+  const std::uint32_t low = (a & 0xFFFFu) > (b & 0xFFFFu) ? a & 0xFFFFu : b & 0xFFFFu;
+  return low | ((a >> 16) > (b >> 16) ? a >> 16 : b >> 16) << 16;
+#endif
+}
+PORTILE_DEVICE std::uint32_t min_u16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
+  asm("min.u16x2 %0, %1, %2;" : "=r"(a) : "r"(a), "r"(b));
+  return a;
+#else
+  return ~max_u16x2(~a, ~b);
+#endif
+}
+/// a * b + c of two bf16 at once, rounded once.
+PORTILE_DEVICE std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(a) : "r"(a), "r"(b), "r"(c));
+  return a;
+#else
+  const auto half = [](std::uint32_t x, std::uint32_t y, std::uint32_t z) -> std::uint32_t {
+    // The product is exact in fp64; the sum is rounded to odd, which keeps what the second rounding must
+    // know.
+    const double product = double{numeric::bits_float(x << 16)} * double{numeric::bits_float(y << 16)};
+    const double addend = numeric::bits_float(z << 16), sum = product + addend, rest = sum - product;
+    const double error = (product - (sum - rest)) + (addend - rest);
+    std::uint64_t bits;
+    std::memcpy(&bits, &sum, sizeof bits);
+    if (error != 0 && bits % 2 == 0) bits = (error > 0) == (sum > 0) ? bits + 1 : bits - 1;
+    double odd;
+    std::memcpy(&odd, &bits, sizeof odd);
+    return numeric::double_to_bf16(error == error ? odd : sum).bits;
+  };
+  return half(a & 0xFFFFu, b & 0xFFFFu, c & 0xFFFFu) | half(a >> 16, b >> 16, c >> 16) << 16;
+#endif
+}
+/// The smaller ones of two pairs of bf16; a number when the other is a NaN.
+PORTILE_DEVICE std::uint32_t min_bf16x2(std::uint32_t a, std::uint32_t b) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  asm("min.bf16x2 %0, %1, %2;" : "=r"(a) : "r"(a), "r"(b));
+  return a;
+#else
+  const auto half = [](std::uint32_t x, std::uint32_t y) {
+    const float u = numeric::bits_float(x << 16), v = numeric::bits_float(y << 16);
+    return numeric::is_nan(u) || v < u ? y : x;
+  };
+  return half(a & 0xFFFFu, b & 0xFFFFu) | half(a >> 16, b >> 16) << 16;
+#endif
+}
+/// Two fp16 as fp32, the low half first.
+PORTILE_DEVICE void from_f16x2(std::uint32_t pair, float& first, float& second) {
+#if defined(PORTILE_GPU_CUDA)
+  asm("{\n"
+      ".reg .b16 lo, hi;\n"
+      "mov.b32 {lo, hi}, %2;\n"
+      "cvt.f32.f16 %0, lo;\n"
+      "cvt.f32.f16 %1, hi;\n"
+      "}"
+      : "=f"(first), "=f"(second)
+      : "r"(pair));
+#else
+  first = numeric::to_float(numeric::f16{static_cast<std::uint16_t>(pair)});
+  second = numeric::to_float(numeric::f16{static_cast<std::uint16_t>(pair >> 16)});
+#endif
+}
+/// Two numbers as fp16 toward zero, the first one in the low half. What is too large gives the largest finite
+/// fp16 or Inf.
+PORTILE_DEVICE std::uint32_t to_f16x2_toward_zero(float first, float second) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  std::uint32_t pair;
+  asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  return std::uint32_t{numeric::to_f16_rtz(first).bits} | std::uint32_t{numeric::to_f16_rtz(second).bits}
+                                                              << 16;
+#endif
+}
+/// Bytes chosen out of the eight of `low` and `high` (0..7, `low` first) by the nibbles of `selector`, the
+/// first for the low byte. A selector with bit 3 gives eight copies of the chosen byte's highest bit.
+PORTILE_DEVICE std::uint32_t byte_permute(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
+#if defined(PORTILE_GPU_CUDA)
+  std::uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
+  return bytes;
+#else
+  const std::uint64_t both = std::uint64_t{high} << 32 | low;
+  std::uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t choice = selector >> (4 * i);
+    const auto byte = static_cast<std::uint32_t>(both >> (8 * (choice & 7u))) & 0xFFu;
+    bytes |= ((choice & 8u) == 0 ? byte : byte >> 7 != 0 ? 0xFFu : 0u) << (8 * i);
+  }
+  return bytes;
 #endif
 }
 /// Two values as e4m3 codes, the first one in the low byte.

@@ -233,13 +233,47 @@ struct scale_writer {
 /// number.
 PORTILE_DEVICE float amax_step(float amax, float x) { return max_number(numeric::abs_f32(x), amax); }
 
+/// numeric::scale_power_of_two without the division. max_q is (1 + m) * 2^k and amax at least max_q * 2^-126,
+/// so amax / max_q exceeds 2^n, also after it is rounded, exactly when amax exceeds max_q * 2^n.
+PORTILE_DEVICE numeric::scale scale_power_of_two(float amax, float clamp_min, float max_q) {
+  const float a = numeric::detail::clamped_amax(amax, clamp_min, max_q * 0x1p-126f);
+  const std::uint32_t q = numeric::float_bits(max_q), mantissa = q & 0x7FFFFFu;
+  const std::uint32_t e =
+      ((numeric::float_bits(a) + (0x7FFFFFu - mantissa)) >> 23) - ((q >> 23) - numeric::exponent_field(1.0f));
+  return {numeric::bits_float(e << 23), numeric::bits_float((254u - e) << 23), static_cast<std::uint8_t>(e)};
+}
+
 /// The scale of a block by the operation's flags.
 PORTILE_DEVICE numeric::scale make_scale(float amax, float clamp_min, float max_q,
                                          const quant::scale_flags& f) {
   if (f.e4m3) return numeric::scale_e4m3(amax, clamp_min, max_q);
-  return f.round ? numeric::scale_power_of_two(amax, clamp_min, max_q)
+  return f.round ? gpu::scale_power_of_two(amax, clamp_min, max_q)
                  : numeric::scale_plain(amax, clamp_min, max_q);
 }
+
+/// Division of indices below 2^31 by a number that the host knows: one multiplication.
+class narrow_divider {
+ public:
+  static constexpr std::int64_t limit = std::int64_t{1} << 31;
+
+  narrow_divider() = default;
+  explicit narrow_divider(std::int64_t d) : divisor_(static_cast<std::uint32_t>(d)) {
+    // Granlund and Montgomery: with 2^shift >= d, ceil(2^(31 + shift) / d) fits 32 bits and gives every
+    // dividend below 2^31 exactly.
+    while ((std::int64_t{1} << shift_) < d) ++shift_;
+    const auto power = std::uint64_t{1} << (31 + shift_);
+    multiplier_ = static_cast<std::uint32_t>((power + divisor_ - 1) / divisor_);
+  }
+  PORTILE_DEVICE std::uint32_t quotient(std::uint32_t n) const {
+    // 2 * n, so that the product's upper word is what is to be shifted.
+    return static_cast<std::uint32_t>(std::uint64_t{n * 2u} * multiplier_ >> 32) >> shift_;
+  }
+  PORTILE_DEVICE std::uint32_t value() const { return divisor_; }
+
+ private:
+  std::uint32_t divisor_ = 1, multiplier_ = std::uint32_t{1} << 31;
+  int shift_ = 0;
+};
 
 /// Division of indices by a number that the host knows: exact for all non-negative 64-bit values, one
 /// multiplication where everything fits 32 bits.
@@ -248,27 +282,18 @@ class divider {
   divider() = default;
   /// For dividends up to `largest`.
   divider(std::int64_t d, std::int64_t largest)
-      : divisor_(d), narrow_(largest < (std::int64_t{1} << 31) && d < (std::int64_t{1} << 31)) {
-    if (!narrow_) return;
-    // Granlund and Montgomery: with 2^shift >= d, ceil(2^(32 + shift) / d) gives every dividend below 2^32
-    // exactly.
-    while ((std::int64_t{1} << shift_) < d) ++shift_;
-    const auto power = static_cast<unsigned __int128>(1) << (32 + shift_);
-    multiplier_ =
-        static_cast<std::uint64_t>((power + static_cast<unsigned>(d) - 1) / static_cast<unsigned>(d));
+      : divisor_(d), is_narrow_(largest < narrow_divider::limit && d < narrow_divider::limit) {
+    if (is_narrow_) narrow_ = narrow_divider(d);
   }
   PORTILE_DEVICE std::int64_t quotient(std::int64_t n) const {
-    // The multiplier has at most 33 bits and n 31, so the product fits 64.
-    return narrow_ ? static_cast<std::int64_t>(static_cast<std::uint64_t>(n) * multiplier_ >> 32 >> shift_)
-                   : n / divisor_;
+    return is_narrow_ ? std::int64_t{narrow_.quotient(static_cast<std::uint32_t>(n))} : n / divisor_;
   }
   PORTILE_DEVICE std::int64_t value() const { return divisor_; }
 
  private:
   std::int64_t divisor_ = 1;
-  std::uint64_t multiplier_ = std::uint64_t{1} << 32;
-  int shift_ = 0;
-  bool narrow_ = true;
+  narrow_divider narrow_;
+  bool is_narrow_ = true;
 };
 
 }  // namespace portile::gpu

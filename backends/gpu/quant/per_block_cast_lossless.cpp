@@ -1,5 +1,6 @@
 #include <portile/kernels/quant/per_block_cast_lossless.hpp>
 
+#include "backends/gpu/quant/run.hpp"
 #include "backends/gpu/quant/tile.hpp"
 
 namespace portile::gpu {
@@ -15,7 +16,6 @@ struct lossless_params {
   scale_reader x_sf;
   scale_writer out_sf;
   std::uint64_t* trap;
-  bool x_aligned, out_aligned;
 
   /// Exponent field of the scale of element (r, c).
   PORTILE_DEVICE std::uint32_t exponent(std::int64_t r, std::int64_t c) const {
@@ -38,66 +38,78 @@ struct lossless_params {
   }
 };
 
-/// Output blocks whose sides divide 128, at least 16 columns wide, from input blocks at least 16 wide: a tile
-/// a thread block.
+/// Output blocks whose sides divide 128, at least 16 columns wide, from input blocks at least 16 wide, in
+/// aligned rows: a tile a thread block. A thread holds 16 columns of two neighbouring rows.
 struct tile_lossless {
-  static constexpr int threads = tile::threads, values = tile::values;
+  static constexpr int threads = tile::threads, min_blocks = 3;
   struct params : lossless_params {
     tile_grid tiles;
+    word_scales sf_words;
+    narrow_divider tile_in_rows;
     int row_shift;  ///< log2 of the rows of an output block
   };
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     auto* largest = block.template shared<std::uint32_t>();
-    const int per_row = tile::size >> p.out_shift, count = per_row * (tile::size >> p.row_shift);
-    const int col = tile::column(block.thread());
+    const auto thread = static_cast<unsigned>(block.thread());
+    const unsigned per_row = tile::size >> p.out_shift, count = per_row * (tile::size >> p.row_shift);
+    const unsigned col = thread % tile::lanes * tile::values, row = thread / tile::lanes * 2;
+    std::uint32_t* own[2];
+    PORTILE_UNROLL
+    for (int i = 0; i < 2; ++i)
+      own[i] = largest + ((row + i) >> p.row_shift) * per_row + (col >> p.out_shift);
     for (std::int64_t index = block.index(); index < p.tiles.count; index += block.grid()) {
       const tile_at at = p.tiles.at(index);
-      for (int k = block.thread(); k < count; k += threads) largest[k] = 0;
-      float v[tile::passes][values];
-      std::uint32_t e[tile::passes];
+      const std::int64_t sf_col = (at.col + col) >> p.in_shift;
+      run16<numeric::e2m1x2> v[2];
+      std::uint32_t word[2] = {0, 0};
+      bool live[2];
       PORTILE_UNROLL
-      for (int i = 0; i < tile::passes; ++i) {
-        const int row = tile::row(block.thread(), i);
-        e[i] = 0;
-        if (!at.holds(p.tiles, row, col)) continue;
-        load_chunk<values>(p.x + (at.row + row) * p.x_stride, at.col + col, p.x_aligned, v[i]);
-        e[i] = p.exponent(at.row + row, at.col + col);
+      for (int i = 0; i < 2; ++i) {
+        live[i] = at.holds(p.tiles, row + i, col);
+        const std::int64_t r = at.row + row + i;
+        if (!live[i]) continue;
+        v[i].load(p.x + r * p.x_stride + (at.col + col) / 2);
+        word[i] = p.sf_words.word(p.tile_in_rows.quotient(static_cast<std::uint32_t>(r)), sf_col);
       }
+      for (unsigned k = thread; k < count; k += threads) largest[k] = 0;
       block.barrier();
+      std::uint32_t e[2], most[2];
       PORTILE_UNROLL
-      for (int i = 0; i < tile::passes; ++i) {
+      for (int i = 0; i < 2; ++i) {
+        e[i] = live[i] ? numeric::exponent_field(p.sf_words.value(word[i], sf_col)) : 0u;
         // Lanes of one row first, so that one of them speaks for the block's part of the row.
-        std::uint32_t most = e[i];
-        for (int m = 1; m * values < 1 << p.out_shift; m *= 2)
-          most = larger{}(most, block.shuffle_xor(most, m));
-        if (col % (1 << p.out_shift) == 0)
-          block.atomic_max(largest + block_of(p, tile::row(block.thread(), i), col, per_row), most);
+        most[i] = e[i];
+        for (int m = 1; m * tile::values < 1 << p.out_shift; m *= 2)
+          most[i] = larger{}(most[i], block.shuffle_xor(most[i], m));
+      }
+      if (col % (1u << p.out_shift) == 0) {
+        if (own[0] == own[1]) {
+          block.atomic_max(own[0], larger{}(most[0], most[1]));
+        } else {
+          block.atomic_max(own[0], most[0]);
+          block.atomic_max(own[1], most[1]);
+        }
       }
       block.barrier();
-      for (int k = block.thread(); k < count; k += threads) {
-        const int r = k / per_row, c = k % per_row;
+      for (unsigned k = thread; k < count; k += threads) {
+        const unsigned r = k / per_row, c = k % per_row;
         if (at.holds(p.tiles, r << p.row_shift, c << p.out_shift))
           p.store_scale((at.row >> p.row_shift) + r, (at.col >> p.out_shift) + c, largest[k]);
       }
       PORTILE_UNROLL
-      for (int i = 0; i < tile::passes; ++i) {
-        const int row = tile::row(block.thread(), i);
-        if (!at.holds(p.tiles, row, col)) continue;
-        const int base = p.base_of(largest[block_of(p, row, col, per_row)]);
-        const float factor = p.factor(at.row + row, at.col + col, e[i], base);
-        PORTILE_UNROLL
-        for (int k = 0; k < values; ++k) v[i][k] *= factor;
-        store_chunk<values>(p.out + (at.row + row) * p.out_stride, at.col + col, p.out_aligned, v[i]);
+      for (int i = 0; i < 2; ++i) {
+        if (!live[i]) continue;
+        const int base = p.base_of(*own[i]), shift = static_cast<int>(e[i]) - base;
+        numeric::e4m3* out = p.out + (at.row + row + i) * p.out_stride + at.col + col;
+        if (shift >= -5)
+          v[i].look_up(out, e2m1_to_e4m3(shift));
+        else
+          v[i].encode(out, p.factor(at.row + row + i, at.col + col, e[i], base), true);
       }
-      block.barrier();
+      if (index + block.grid() < p.tiles.count) block.barrier();
     }
-  }
-
- private:
-  static PORTILE_DEVICE int block_of(const params& p, int row, int col, int per_row) {
-    return (row >> p.row_shift) * per_row + (col >> p.out_shift);
   }
 };
 
@@ -156,14 +168,17 @@ struct per_block_cast_lossless_simt {
     k.x_sf = scale_reader(p.x_sf, p.x_block_cols == 1);
     k.out_sf = scale_writer(p.out_sf, k.out_width);
     k.trap = c.call.trap;
-    k.x_aligned = loads_aligned<numeric::e2m1x2, tile::values>(p.x);
-    k.out_aligned = stores_aligned<numeric::e4m3, tile::values>(p.out);
 
+    const tile_grid tiles(k.rows, k.cols);
+    const bool aligned = loads_aligned<numeric::e2m1x2, tile::values>(p.x) &&
+                         stores_aligned<numeric::e4m3, tile::values>(p.out);
     if (tile::size % p.out_block_rows == 0 && p.out_block_cols <= tile::size &&
-        p.x_block_cols >= tile::values) {
-      const tile_lossless::params t{k, tile_grid(k.rows, k.cols), shift_of(p.out_block_rows)};
+        p.x_block_cols >= tile::values && aligned && tiles.fits() && k.rows < narrow_divider::limit) {
+      const tile_lossless::params t{k, tiles, word_scales(p.x_sf),
+                                    narrow_divider(std::min(p.x_block_rows, k.rows)),
+                                    shift_of(p.out_block_rows)};
       const auto blocks = tile::size / p.out_block_rows * (tile::size / p.out_block_cols);
-      return gpu::launch<tile_lossless>(c, t.tiles.count,
+      return gpu::launch<tile_lossless>(c, tiles.count,
                                         static_cast<std::size_t>(blocks) * sizeof(std::uint32_t), t);
     }
     const std::int64_t blocks = numeric::ceil_div(k.rows, p.out_block_rows) * k.out_width;

@@ -3,250 +3,387 @@
 #include <portile/kernels/quant/per_channel_cast_fused.hpp>
 #include <portile/kernels/quant/swiglu_forward_and_per_channel_cast_and_transpose.hpp>
 
+#include "backends/gpu/quant/run.hpp"
 #include "backends/gpu/quant/swiglu.hpp"
 #include "backends/gpu/quant/tile.hpp"
+#include "backends/gpu/rows.hpp"
 
 namespace portile::gpu {
 namespace {
 
-/// Rows of x as they are, or gathered; codes with their scales.
+/// What a thread holds of the tile: eight neighbouring columns of four consecutive rows, 16 lanes a row. The
+/// four codes of a column are then a word of the transposed tile.
+struct share {
+  static constexpr int cols = 8, rows = 4, lanes = tile::size / cols;
+};
+
+/// Eight codes of a row with their scale.
+struct scaled_codes {
+  words2 codes;
+  std::uint32_t sf_word;
+  float sf;
+};
+
+/// Values 2 * k and 2 * k + 1 of a thread's eight as fp32.
+template <class T>
+PORTILE_DEVICE void widen(const raw8<T>& x, int k, float& first, float& second) {
+  first = x[2 * k];
+  second = x[2 * k + 1];
+}
+PORTILE_DEVICE void widen(const scaled_codes& x, int k, float& first, float& second) {
+  from_e4m3x2(static_cast<std::uint16_t>(x.codes.w[k / 2] >> (16 * (k % 2))), first, second);
+  first *= x.sf;
+  second *= x.sf;
+}
+
+/// amax of each column over a thread's rows.
+template <class Piece>
+PORTILE_DEVICE void column_amax(const Piece (&x)[share::rows], float (&a)[share::cols]) {
+  PORTILE_UNROLL
+  for (int k = 0; k < share::cols / 2; ++k) {
+    a[2 * k] = a[2 * k + 1] = 0.0f;
+    PORTILE_UNROLL
+    for (int r = 0; r < share::rows; ++r) {
+      float first, second;
+      widen(x[r], k, first, second);
+      a[2 * k] = amax_step(a[2 * k], first);
+      a[2 * k + 1] = amax_step(a[2 * k + 1], second);
+    }
+  }
+}
+PORTILE_DEVICE void column_amax(const raw8<numeric::bf16> (&x)[share::rows], float (&a)[share::cols]) {
+  PORTILE_UNROLL
+  for (int k = 0; k < share::cols / 2; ++k) {
+    std::uint32_t most = 0;
+    PORTILE_UNROLL
+    for (int r = 0; r < share::rows; ++r) most = amax_bf16x2(most, x[r].v[0].w[k]);
+    a[2 * k] = bf16_low(most);
+    a[2 * k + 1] = bf16_high(most);
+  }
+}
+
+/// Rows of x as they are, or gathered; codes with their scales. load() asks for aligned rows.
 template <class In>
 struct rows_source {
+  static constexpr bool codes = sizeof(In) == 1;
+  using piece = std::conditional_t<codes, scaled_codes, raw8<std::conditional_t<codes, float, In>>>;
+  static constexpr int min_blocks = sizeof(In) == 4 ? 2 : 3;
+
   const In* x;
   std::int64_t stride, tokens;
   const std::int32_t* pos;  ///< row of x for each row; absent: the same
-  scale_reader x_sf;
+  word_scales x_sf;
   int group_shift;  ///< log2 of the channels of a scale
-  bool aligned;
   std::uint64_t* trap;
 
-  PORTILE_DEVICE void load(std::int64_t row, std::int64_t col, float* v) const {
-    const std::int64_t t = pos ? pos[row] : row;
-    if (t < 0 || t >= tokens) {
-      if (t >= tokens && col == 0) raise_trap(trap, 0, row);
+  /// `x_rows` is zero before, and stays so for rows that are not there.
+  PORTILE_DEVICE void load(std::int64_t row, std::int64_t col, piece (&x_rows)[share::rows]) const {
+    if (!pos) {
       PORTILE_UNROLL
-      for (int k = 0; k < tile::values; ++k) v[k] = 0.0f;
-      return;
+      for (int r = 0; r < share::rows; ++r) load_row(row + r, col, x_rows[r]);
+    } else {
+      gather(row, col, x_rows);
     }
-    load_chunk<tile::values>(x + t * stride, col, aligned, v);
-    if constexpr (sizeof(In) == 1) {
-      const float sf = x_sf(t, col >> group_shift);
+    if constexpr (codes) {
       PORTILE_UNROLL
-      for (int k = 0; k < tile::values; ++k) v[k] *= sf;
+      for (int r = 0; r < share::rows; ++r) x_rows[r].sf = x_sf.value(x_rows[r].sf_word, col >> group_shift);
+    }
+  }
+  PORTILE_DEVICE float value(std::int64_t row, std::int64_t col) const {
+    if (pos && col == 0) report(row);
+    const std::int64_t t = pos ? pos[row] : row, g = col >> group_shift;
+    if (t < 0 || t >= tokens) return 0.0f;
+    const float v = load_value(x + t * stride, col);
+    if constexpr (codes) return v * x_sf.value(x_sf.word(t, g), g);
+    return v;
+  }
+
+ private:
+  PORTILE_DEVICE void gather(std::int64_t row, std::int64_t col, piece (&x_rows)[share::rows]) const {
+    std::int32_t t[share::rows];
+    PORTILE_UNROLL
+    for (int r = 0; r < share::rows; ++r) t[r] = pos[row + r];
+    PORTILE_UNROLL
+    for (int r = 0; r < share::rows; ++r)
+      if (t[r] >= 0 && t[r] < tokens) load_row(t[r], col, x_rows[r]);
+    if (col == 0) {
+      PORTILE_NO_UNROLL
+      for (int r = 0; r < share::rows; ++r) report(row + r);
+    }
+  }
+  PORTILE_DEVICE void report(std::int64_t row) const {
+    if (pos[row] >= tokens) raise_trap(trap, 0, row);
+  }
+  PORTILE_DEVICE void load_row(std::int64_t t, std::int64_t col, piece& v) const {
+    const In* p = x + t * stride + col;
+    if constexpr (codes) {
+      v.codes = load8(p);
+      v.sf_word = x_sf.word(t, col >> group_shift);
+    } else {
+      v = piece::template load<true>(p);
     }
   }
 };
 
-/// Activations of x = [left | right], rounded to bf16.
+/// Activations of x = [left | right], rounded to bf16. load() asks for aligned rows.
 template <class In>
 struct swiglu_source {
+  using piece = raw8<numeric::bf16>;
+  static constexpr int min_blocks = 2;
+
   const In* x;
   std::int64_t stride, hidden;
   swiglu_clamp clamp;
-  bool aligned;
 
-  PORTILE_DEVICE void load(std::int64_t row, std::int64_t col, float* v) const {
-    float right[tile::values];
-    load_chunk<tile::values>(x + row * stride, col, aligned, v);
-    load_chunk<tile::values>(x + row * stride, hidden + col, aligned, right);
+  PORTILE_DEVICE void load(std::int64_t row, std::int64_t col, piece (&x_rows)[share::rows]) const {
+    // As many rows at once as the registers hold.
+    constexpr int at_once = sizeof(In) == 2 ? 2 : 1;
     PORTILE_UNROLL
-    for (int k = 0; k < tile::values; k += 2) {
-      const std::uint32_t pair =
-          to_bf16x2(clamp.activation(v[k], right[k]), clamp.activation(v[k + 1], right[k + 1]));
-      v[k] = bf16_low(pair);
-      v[k + 1] = bf16_high(pair);
+    for (int first = 0; first < share::rows; first += at_once) {
+      raw8<In> left[at_once], right[at_once];
+      PORTILE_UNROLL
+      for (int r = 0; r < at_once; ++r) {
+        const In* p = x + (row + first + r) * stride + col;
+        left[r] = raw8<In>::template load<true>(p);
+        right[r] = raw8<In>::template load<true>(p + hidden);
+      }
+      PORTILE_UNROLL
+      for (int r = 0; r < at_once; ++r) {
+        PORTILE_UNROLL
+        for (int k = 0; k < 4; ++k)
+          x_rows[first + r].v[0].w[k] = to_bf16x2(clamp.activation(left[r][2 * k], right[r][2 * k]),
+                                                  clamp.activation(left[r][2 * k + 1], right[r][2 * k + 1]));
+      }
     }
+  }
+  PORTILE_DEVICE float value(std::int64_t row, std::int64_t col) const {
+    const In* p = x + row * stride;
+    return bf16_low(to_bf16x2(clamp.activation(load_value(p, col), load_value(p, hidden + col)), 0.0f));
+  }
+};
+
+/// What both kernels below take.
+template <class Source>
+struct channel_params {
+  Source source;
+  numeric::e4m3* out;
+  std::int64_t out_stride, rows, cols;
+  void* out_sf;
+  std::int64_t sf_stride;
+  int row_shift;  ///< log2 of the rows of a scale
+  bool round, packed, transposed;
+
+  PORTILE_DEVICE numeric::scale scale_of(float amax) const {
+    const quant::scale_flags flags{.round = round};
+    return make_scale(amax, numeric::clamp_e4m3, numeric::max_e4m3, flags);
+  }
+  /// The scale of block i of column j.
+  PORTILE_DEVICE void store_scale(std::int64_t i, std::int64_t j, const numeric::scale& s) const {
+    if (!packed) {
+      static_cast<float*>(out_sf)[i * sf_stride + j] = s.sf;
+      return;
+    }
+    auto* bytes =
+        reinterpret_cast<std::uint8_t*>(static_cast<numeric::ue8m0x4*>(out_sf) + i / 4 * sf_stride + j);
+    bytes[i % 4] = s.exponent;
+    if (((i + 1) << row_shift) >= rows)
+      for (std::int64_t k = i % 4 + 1; k < 4; ++k) bytes[k] = 0;
   }
 };
 
 /// A tile of 128 x 128 values a thread block: amax of each column over 32 or 128 rows, then the codes, stored
-/// as they lie or transposed through shared memory.
+/// as they lie or transposed through shared memory. All rows are aligned.
 template <class Source>
 struct channel_cast {
-  static constexpr int threads = tile::threads, values = tile::values, size = tile::size;
-  struct params {
-    Source source;
-    numeric::e4m3* out;
-    std::int64_t out_stride;
+  static constexpr int threads = tile::threads, size = tile::size;
+  static constexpr int min_blocks = Source::min_blocks;
+  using piece = typename Source::piece;
+  struct params : channel_params<Source> {
     tile_grid tiles;
-    void* out_sf;
-    std::int64_t sf_stride;
-    int row_shift;  ///< log2 of the rows of a scale
-    bool round, packed, transposed, out_aligned;
   };
-  // amax, then 1 / scale, of at most four blocks of each column; behind it the codes of the tile.
+  // 1 / scale of at most four blocks of each column; behind it amax of each column over each wave's rows,
+  // which the codes of a transposed tile replace.
+  static constexpr int max_waves = threads / 32;
   static constexpr std::size_t sf_bytes = 4 * size * sizeof(float);
   static constexpr std::size_t shared_bytes(bool transposed) {
-    return sf_bytes + (transposed ? size * size : 0);
+    return sf_bytes + (transposed ? size * size : max_waves * size * sizeof(float));
   }
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    auto* amax_bits = block.template shared<std::uint32_t>();
-    const int col = tile::column(block.thread());
-    const int blocks = size >> p.row_shift;
+    constexpr unsigned wave_rows = Block::wave_size / share::lanes * share::rows;
+    auto* sf_inv = block.template shared<float>();
+    auto* wave_amax = block.template shared<float>(sf_bytes);
+    const auto thread = static_cast<unsigned>(block.thread());
+    const unsigned chunk = thread % share::lanes, col = chunk * share::cols;
+    const unsigned four = thread / share::lanes, row = four * share::rows;
+    const unsigned blocks = size >> p.row_shift;
     for (std::int64_t index = block.index(); index < p.tiles.count; index += block.grid()) {
       const tile_at at = p.tiles.at(index);
-      float v[tile::passes][values];
+      // The number of rows is a multiple of 16, that of columns one of 64.
+      const bool live = at.holds(p.tiles, row, col);
+      piece x[share::rows] = {};
+      if (live) p.source.load(at.row + row, at.col + col, x);
+
+      float a[share::cols];
+      column_amax(x, a);
       PORTILE_UNROLL
-      for (int i = 0; i < tile::passes; ++i) {
-        const int row = tile::row(block.thread(), i);
-        if (at.holds(p.tiles, row, col)) {
-          p.source.load(at.row + row, at.col + col, v[i]);
-        } else {
-          PORTILE_UNROLL
-          for (int k = 0; k < values; ++k) v[i][k] = 0.0f;
-        }
+      for (int m = share::lanes; m < Block::wave_size; m *= 2) {
+        PORTILE_UNROLL
+        for (int k = 0; k < share::cols; ++k) a[k] = max_number(a[k], block.shuffle_xor(a[k], m));
       }
-      for (int k = block.thread(); k < blocks * size; k += threads) amax_bits[k] = 0;
+      if (block.lane() < share::lanes)
+        store_values<float, share::cols>(wave_amax, block.wave() * size + col, a);
       block.barrier();
-      column_amax(block, p, v, amax_bits);
-      block.barrier();
-      for (int k = block.thread(); k < blocks * size; k += threads) {
-        const numeric::scale s = scale_of(amax_bits[k], p.round);
-        const int b = k / size, c = k % size;
-        if (at.holds(p.tiles, b << p.row_shift, c)) store_scale(p, at, b, c, s);
-        amax_bits[k] = numeric::float_bits(s.sf_inv);
+      if (thread < blocks * size) {
+        const unsigned b = thread / size, c = thread % size, waves = Block::num_waves / blocks;
+        const float* at_column = wave_amax + b * waves * size + c;
+        float amax = 0.0f;
+        PORTILE_UNROLL
+        for (unsigned w = 0; w < size / wave_rows; ++w)
+          if (w < waves) amax = max_number(amax, at_column[w * size]);
+        const numeric::scale s = p.scale_of(amax);
+        sf_inv[thread] = s.sf_inv;
+        if (at.holds(p.tiles, b << p.row_shift, c)) p.store_scale((at.row >> p.row_shift) + b, at.col + c, s);
       }
       block.barrier();
 
-      auto* codes = p.transposed ? block.template shared<unsigned char>(sf_bytes) : nullptr;
-      PORTILE_UNROLL
-      for (int i = 0; i < tile::passes; ++i) {
-        const int row = tile::row(block.thread(), i);
-        const std::uint32_t* sf_inv = amax_bits + (row >> p.row_shift) * size + col;
-        PORTILE_UNROLL
-        for (int k = 0; k < values; k += 4) {
-          const words4 four = load16(sf_inv + k);
-          PORTILE_UNROLL
-          for (int j = 0; j < 4; ++j) v[i][k + j] *= numeric::bits_float(four.w[j]);
-        }
-        if (p.transposed)
-          store_codes16(reinterpret_cast<numeric::e4m3*>(codes + shared_chunk(row, col / values)), 0, v[i]);
-        else if (at.holds(p.tiles, row, col))
-          store_chunk<values>(p.out + (at.row + row) * p.out_stride, at.col + col, p.out_aligned, v[i]);
-      }
+      const float* factors = sf_inv + (row >> p.row_shift) * size + col;
+      auto* codes = block.template shared<unsigned char>(sf_bytes);
       if (p.transposed) {
+        encode_columns(x, factors, codes, four, chunk);
         block.barrier();
-        store_transposed(block, p, at, codes);
+        store_transposed(thread, p, at, codes);
+      } else if (live) {
+        encode_rows(x, factors, p.out + (at.row + row) * p.out_stride + at.col + col, p.out_stride);
       }
-      block.barrier();
+      if (index + block.grid() < p.tiles.count) block.barrier();
     }
   }
 
  private:
-  static PORTILE_DEVICE numeric::scale scale_of(std::uint32_t bits, bool round) {
-    const quant::scale_flags flags{.round = round};
-    return make_scale(numeric::bits_float(bits), numeric::clamp_e4m3, numeric::max_e4m3, flags);
-  }
-  static PORTILE_DEVICE void store_scale(const params& p, const tile_at& at, int b, int c,
-                                         const numeric::scale& s) {
-    const std::int64_t i = (at.row >> p.row_shift) + b, j = at.col + c;
-    if (!p.packed) {
-      static_cast<float*>(p.out_sf)[i * p.sf_stride + j] = s.sf;
-      return;
-    }
-    auto* bytes =
-        reinterpret_cast<std::uint8_t*>(static_cast<numeric::ue8m0x4*>(p.out_sf) + i / 4 * p.sf_stride + j);
-    bytes[i % 4] = s.exponent;
-    if (((i + 1) << p.row_shift) >= p.tiles.rows)
-      for (std::int64_t k = i % 4 + 1; k < 4; ++k) bytes[k] = 0;
-  }
-
-  /// Exchanges with the other rows of a wave, each of which halves the columns that a lane speaks for.
-  template <int Half, class Block>
-  static PORTILE_DEVICE void halve(const Block& block, float* a, int& first) {
-    constexpr int m = tile::lanes * (values / 2 / Half);
-    if constexpr (m < Block::wave_size) {
-      const bool upper = (block.lane() & m) != 0;
+  static PORTILE_DEVICE void encode_rows(const piece (&x)[share::rows], const float* sf_inv,
+                                         numeric::e4m3* out, std::int64_t stride) {
+    float factor[share::cols];
+    load_values<float, share::cols>(sf_inv, 0, factor);
+    PORTILE_UNROLL
+    for (int r = 0; r < share::rows; ++r) {
+      float v[share::cols];
       PORTILE_UNROLL
-      for (int k = 0; k < Half; ++k) {
-        const float kept = upper ? a[k + Half] : a[k], given = upper ? a[k] : a[k + Half];
-        a[k] = max_number(kept, block.shuffle_xor(given, m));
+      for (int k = 0; k < share::cols; k += 2) {
+        widen(x[r], k / 2, v[k], v[k + 1]);
+        v[k] *= factor[k];
+        v[k + 1] *= factor[k + 1];
       }
-      if (upper) first += Half;
-      halve<Half / 2>(block, a, first);
-    }
-  }
-  template <class Block>
-  static PORTILE_DEVICE void column_amax(const Block& block, const params& p, const float (&v)[2][values],
-                                         std::uint32_t* amax_bits) {
-    constexpr int left = values * tile::lanes / Block::wave_size;
-    PORTILE_UNROLL
-    for (int i = 0; i < tile::passes; ++i) {
-      float a[values];
-      PORTILE_UNROLL
-      for (int k = 0; k < values; ++k) a[k] = amax_step(0.0f, v[i][k]);
-      int first = tile::column(block.thread());
-      halve<values / 2>(block, a, first);
-      const int row = tile::row(block.thread(), i);
-      PORTILE_UNROLL
-      for (int k = 0; k < left; ++k)
-        block.atomic_max(amax_bits + (row >> p.row_shift) * size + first + k, numeric::float_bits(a[k]));
+      store8(out, {{to_e4m3x4(v[0], v[1], v[2], v[3]), to_e4m3x4(v[4], v[5], v[6], v[7])}});
+      out += stride;
     }
   }
 
-  /// Offset of 16 codes of a row. Chunks are permuted by the row's sixteenth, so that the reads of
-  /// store_transposed, 16 rows apart, fall on different banks.
-  static PORTILE_DEVICE int shared_chunk(int row, int chunk) {
-    return row * size + (chunk ^ (row / 16 & 7)) * values;
+  /// Place of word `four` of the 128 bytes of a column: permuted, so that the lanes of a wave, which hold
+  /// different chunks of columns, write to different banks.
+  static PORTILE_DEVICE unsigned place(unsigned four, unsigned chunk) { return (four ^ chunk * 2) * 4; }
+
+  static PORTILE_DEVICE void encode_columns(const piece (&x)[share::rows], const float* sf_inv,
+                                            unsigned char* codes, unsigned four, unsigned chunk) {
+    static_assert(share::rows == 4, "a word of codes");
+    unsigned char* to = codes + chunk * share::cols * size + place(four, chunk);
+    PORTILE_UNROLL
+    for (int k = 0; k < share::cols / 2; ++k) {
+      const words2 factor = load8(sf_inv + 2 * k);
+      float even[4], odd[4];
+      PORTILE_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        widen(x[r], k, even[r], odd[r]);
+        even[r] *= numeric::bits_float(factor.w[0]);
+        odd[r] *= numeric::bits_float(factor.w[1]);
+      }
+      store4(to + 2 * k * size, to_e4m3x4(even[0], even[1], even[2], even[3]));
+      store4(to + (2 * k + 1) * size, to_e4m3x4(odd[0], odd[1], odd[2], odd[3]));
+    }
   }
-  /// A thread takes two columns of 16 rows; eight lanes write a column's 128 bytes.
-  template <class Block>
-  static PORTILE_DEVICE void store_transposed(const Block& block, const params& p, const tile_at& at,
+  /// Eight lanes write the 128 bytes of a column.
+  static PORTILE_DEVICE void store_transposed(unsigned thread, const params& p, const tile_at& at,
                                               const unsigned char* codes) {
-    const int row = block.thread() % 8 * 16, col = block.thread() / 8 * 2;
-    if (!at.holds(p.tiles, row, col)) return;
-    words4 even{}, odd{};
+    const unsigned sixteen = thread % 8;
     PORTILE_UNROLL
-    for (int k = 0; k < 16; ++k) {
-      const std::uint32_t pair =
-          *reinterpret_cast<const std::uint16_t*>(codes + shared_chunk(row + k, col / values) + col % values);
-      even.w[k / 4] |= (pair & 0xFFu) << (8 * (k % 4));
-      odd.w[k / 4] |= (pair >> 8) << (8 * (k % 4));
+    for (unsigned pass = 0; pass < 2; ++pass) {
+      const unsigned col = thread / 8 + pass * (threads / 8);
+      if (!at.holds(p.tiles, sixteen * 16, col)) continue;
+      // The permutation moves pairs of words, so the four lie together, their halves perhaps exchanged.
+      const unsigned first = place(sixteen * 4, col / share::cols);
+      words4 w = load16(codes + col * size + (first & ~15u));
+      if ((first & 8u) != 0) w = {{w.w[2], w.w[3], w.w[0], w.w[1]}};
+      store16(p.out + (at.col + col) * p.out_stride + at.row + sixteen * 16, w);
     }
-    numeric::e4m3* to = p.out + (at.col + col) * p.out_stride + at.row + row;
-    store_column(p, to, even);
-    store_column(p, to + p.out_stride, odd);
-  }
-  static PORTILE_DEVICE void store_column(const params& p, numeric::e4m3* to, words4 w) {
-    if (p.out_aligned) {
-      store16(to, w);
-      return;
-    }
-    PORTILE_UNROLL
-    for (int k = 0; k < 16; ++k) to[k] = {static_cast<std::uint8_t>(w.w[k / 4] >> (8 * (k % 4)))};
   }
 };
 
-/// `p`: what the operations have in common.
+/// Rows at any address: a thread a block of one column.
+template <class Source>
+struct any_channel_cast {
+  static constexpr int threads = 256;
+  struct params : channel_params<Source> {
+    std::int64_t count;  ///< of scales
+    divider width;
+  };
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    for (std::int64_t index = block.index() * threads + block.thread(); index < p.count;
+         index += block.grid() * threads) {
+      const std::int64_t i = p.width.quotient(index), col = index - i * p.cols;
+      const std::int64_t first = i << p.row_shift, below = first + (std::int64_t{1} << p.row_shift);
+      const std::int64_t end = below < p.rows ? below : p.rows;
+      float amax = 0.0f;
+      PORTILE_NO_UNROLL
+      for (std::int64_t r = first; r < end; ++r) amax = amax_step(amax, p.source.value(r, col));
+      const numeric::scale s = p.scale_of(amax);
+      p.store_scale(i, col, s);
+      PORTILE_NO_UNROLL
+      for (std::int64_t r = first; r < end; ++r)
+        p.out[p.transposed ? col * p.out_stride + r : r * p.out_stride + col] =
+            numeric::to_e4m3(p.source.value(r, col) * s.sf_inv);
+    }
+  }
+};
+
+/// `p`: what the operations have in common. `reuses_rows`: tiles are walked in strips of columns, so that
+/// gathered rows are still in the cache when they are read again.
 template <class Source, class P>
-void launch_cast(const context& c, const P& p, const Source& source, std::int64_t rows, std::int64_t cols,
-                 bool transposed) {
-  using kernel = channel_cast<Source>;
+void launch_cast(const context& c, const P& p, const Source& source, bool aligned, std::int64_t rows,
+                 std::int64_t cols, bool transposed, bool reuses_rows = false) {
   const quant::scale_flags flags = quant::flags_of(p);
-  typename kernel::params k;
-  k.source = source;
-  k.out = static_cast<numeric::e4m3*>(p.out.data);
-  k.out_stride = p.out.stride(0);
-  k.tiles = tile_grid(rows, cols);
-  k.out_sf = p.out_sf.data;
-  k.sf_stride = p.out_sf.stride(0);
-  k.row_shift = shift_of(p.num_per_tokens);
-  k.round = flags.round;
-  k.packed = flags.packed;
-  k.transposed = transposed;
-  k.out_aligned = stores_aligned<numeric::e4m3, kernel::values>(p.out);
-  gpu::launch<kernel>(c, k.tiles.count, kernel::shared_bytes(transposed), k);
+  const int row_shift = shift_of(p.num_per_tokens);
+  const channel_params<Source> common{source,
+                                      static_cast<numeric::e4m3*>(p.out.data),
+                                      p.out.stride(0),
+                                      rows,
+                                      cols,
+                                      p.out_sf.data,
+                                      p.out_sf.stride(0),
+                                      row_shift,
+                                      flags.round,
+                                      flags.packed,
+                                      transposed};
+  const tile_grid tiles(rows, cols, reuses_rows ? 4 : 0);
+  if (aligned && rows_aligned(p.out, transposed ? 16 : share::cols) && tiles.fits()) {
+    using kernel = channel_cast<Source>;
+    return gpu::launch<kernel>(c, tiles.count, kernel::shared_bytes(transposed), {common, tiles});
+  }
+  using kernel = any_channel_cast<Source>;
+  const std::int64_t count = numeric::ceil_div(rows, p.num_per_tokens) * cols;
+  if (count == 0) return;
+  gpu::launch<kernel>(c, numeric::ceil_div(count, kernel::threads), 0, {common, count, divider(cols, count)});
 }
 
 template <class P>
 void launch_rows(const context& c, const P& p, std::int64_t rows, const std::int32_t* pos, bool transposed) {
-  scale_reader x_sf;
+  word_scales x_sf;
   int group_shift = 0;
   if constexpr (requires { p.x_sf; })
     if (p.x_sf) {
-      x_sf = scale_reader(p.x_sf, false);
+      x_sf = word_scales(p.x_sf);
       group_shift = shift_of(*p.num_per_channels);
     }
   visit<float, numeric::bf16, numeric::e4m3>(p.x.dtype, [&](auto in) {
@@ -258,9 +395,9 @@ void launch_rows(const context& c, const P& p, std::int64_t rows, const std::int
     s.pos = pos;
     s.x_sf = x_sf;
     s.group_shift = group_shift;
-    s.aligned = loads_aligned<in_type, tile::values>(p.x);
     s.trap = c.call.trap;
-    launch_cast(c, p, s, rows, p.x.extent(1), transposed);
+    launch_cast(c, p, s, rows_aligned(p.x, sizeof(in_type) == 1 ? 8 : 16), rows, p.x.extent(1), transposed,
+                pos != nullptr);
   });
 }
 
@@ -286,8 +423,9 @@ struct swiglu_forward_and_per_channel_cast_and_transpose_simt {
       using in_type = decltype(in);
       const std::int64_t hidden = p.out_sf.extent(1);
       const swiglu_source<in_type> s{static_cast<const in_type*>(p.x.data), p.x.stride(0), hidden,
-                                     swiglu_clamp(p.clamp_value), loads_aligned<in_type, tile::values>(p.x)};
-      launch_cast(c, p, s, p.x.extent(0), hidden, !p.without_transpose);
+                                     swiglu_clamp(p.clamp_value)};
+      const bool aligned = rows_aligned(p.x, 16) && hidden * sizeof(in_type) % 16 == 0;
+      launch_cast(c, p, s, aligned, p.x.extent(0), hidden, !p.without_transpose);
     });
   }
 };

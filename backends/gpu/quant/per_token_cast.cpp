@@ -3,7 +3,7 @@
 #include <portile/kernels/quant/per_token_cast_with_precomputed_sf.hpp>
 #include <portile/kernels/quant/per_token_cast_with_sf_only.hpp>
 
-#include "backends/gpu/quant/chunk.hpp"
+#include "backends/gpu/quant/run.hpp"
 #include "backends/gpu/reduce.hpp"
 
 namespace portile::gpu {
@@ -30,36 +30,34 @@ struct cast_params {
 /// Groups of 16 to 128 channels in aligned rows. A thread holds 16 consecutive values, 1 to 8 lanes a group.
 template <class In, class Code>
 struct aligned_cast {
-  static constexpr int threads = 512, values = 16;
+  static constexpr int threads = 512, values = 16, min_blocks = 3;
   struct params : cast_params<In, Code> {
-    divider row_chunks;   ///< chunks of 16 values in a row, the last group's missing ones counted
-    std::int64_t chunks;  ///< in all
-    int lanes;            ///< of a group, a power of two
-    int group_shift;      ///< log2 of the group
+    narrow_divider row_chunks;        ///< chunks of 16 values in a row, the last group's missing ones counted
+    narrow_divider in_rows, in_cols;  ///< of a block of x_sf
+    std::int64_t chunks;              ///< in all
+    int lanes;                        ///< of a group, a power of two
+    int group_shift;                  ///< log2 of the group
   };
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     for (std::int64_t base = block.index() * threads; base < p.chunks; base += block.grid() * threads) {
-      const std::int64_t chunk = base + block.thread();
-      const std::int64_t t = p.row_chunks.quotient(chunk);
-      const std::int64_t first = (chunk - t * p.row_chunks.value()) * values;
+      const auto chunk = static_cast<std::uint32_t>(base) + static_cast<std::uint32_t>(block.thread());
+      const std::uint32_t t = p.row_chunks.quotient(chunk);
+      const std::uint32_t first = (chunk - t * p.row_chunks.value()) * values;
       const bool live = chunk < p.chunks && first < p.hidden;
 
-      float v[values];
-      float x_sf = 1.0f, amax = 0.0f;
+      run16<In> v;
+      float x_sf = 1.0f;
       if (live) {
-        load_values<In, values>(p.x + t * p.x_stride, first, v);
-        if constexpr (sizeof(In) == 1) x_sf = p.x_sf(p.block_rows.quotient(t), p.block_cols.quotient(first));
-        PORTILE_UNROLL
-        for (int i = 0; i < values; ++i) amax = amax_step(amax, v[i] * x_sf);
+        v.load(p.x + t * p.x_stride + code_offset<In>(first));
+        if constexpr (sizeof(In) == 1) x_sf = p.x_sf(p.in_rows.quotient(t), p.in_cols.quotient(first));
       }
-      for (int m = 1; m < p.lanes; m *= 2) {
-        const float other = block.shuffle_xor(amax, m);
-        amax = other > amax ? other : amax;
-      }
+      float amax = v.amax();
+      if constexpr (sizeof(In) == 1) amax = amax_step(0.0f, amax * x_sf);
+      for (int m = 1; m < p.lanes; m *= 2) amax = larger{}(amax, block.shuffle_xor(amax, m));
       if (!live) continue;
-      const std::int64_t column = first >> p.group_shift;
+      const std::uint32_t column = first >> p.group_shift;
       numeric::scale s{};
       if (p.given()) {
         s.sf_inv = 1.0f / p.given_sf(t, column);
@@ -67,23 +65,28 @@ struct aligned_cast {
         s = make_scale(amax, p.clamp, p.max_q(), p.flags);
       }
       if (p.encodes) {
-        const float factor = x_sf * s.sf_inv;
-        PORTILE_UNROLL
-        for (int i = 0; i < values; ++i) v[i] *= factor;
-        store_codes16(p.out + t * p.out_stride, first, v);
+        Code* out = p.out + t * p.out_stride + code_offset<Code>(first);
+        if constexpr (sizeof(In) == 1)
+          v.encode(out, x_sf * s.sf_inv, false);
+        else
+          v.encode(out, s.sf_inv, p.flags.round && !p.given());
       }
       if (!p.given() && column << p.group_shift == first) p.out_sf(t, column, s);
     }
   }
 };
 
-/// One scale for a row of plain values: a block a row, and the first 16 values of a thread stay in registers.
+/// One scale for an aligned row of plain values: a block a row, and the first 16 values of a thread stay in
+/// registers.
 template <class In, class Code>
 struct row_cast {
-  static constexpr int threads = 512, values = 16;
-  struct params : cast_params<In, Code> {
-    bool x_aligned, out_aligned;
-  };
+  static constexpr int threads = 512, values = 16, min_blocks = sizeof(In) == 4 ? 2 : 3;
+  static constexpr bool e5m6 = std::is_same_v<Code, numeric::e5m6x8>;
+  struct params : cast_params<In, Code> {};
+
+  // Partial results of the reduction, then the codes on their way to memory.
+  static constexpr std::size_t scratch_bytes = threads / 32 * sizeof(float);
+  static constexpr std::size_t shared_bytes = scratch_bytes + (e5m6 ? threads * 24 : 0);
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
@@ -92,28 +95,63 @@ struct row_cast {
     constexpr std::int64_t step = threads * values;
     for (std::int64_t t = block.index(); t < p.rows; t += block.grid()) {
       const In* row = p.x + t * p.x_stride;
-      Code* out = p.out + t * p.out_stride;
-      float v[values], amax = 0.0f;
-      if (first < p.hidden) {
-        load_chunk<values>(row, first, p.x_aligned, v);
-        amax = amax_of<values>(amax, v);
-      }
+      run16<In> v;
+      if (first < p.hidden) v.load(row + first);
+      float amax = v.amax();
+      PORTILE_NO_UNROLL
       for (std::int64_t j = first + step; j < p.hidden; j += step) {
-        float more[values];
-        load_chunk<values>(row, j, p.x_aligned, more);
-        amax = amax_of<values>(amax, more);
+        run16<In> more;
+        more.load(row + j);
+        amax = larger{}(amax, more.amax());
       }
       amax = reduce_block(block, amax, larger{}, scratch);
       const numeric::scale s = make_scale(amax, p.clamp, p.max_q(), p.flags);
       if (block.thread() == 0) p.out_sf(t, 0, s);
-      for (std::int64_t j = first; j < p.hidden; j += step) {
-        if (j > first) load_chunk<values>(row, j, p.x_aligned, v);
-        PORTILE_UNROLL
-        for (int i = 0; i < values; ++i) v[i] *= s.sf_inv;
-        store_chunk<values>(out, j, p.out_aligned, v);
+      PORTILE_NO_UNROLL
+      for (std::int64_t base = 0; base < p.hidden; base += step) {
+        const std::int64_t j = base + first;
+        if (base > 0 && j < p.hidden) {
+          v.load(row + j);
+          (void)v.amax();
+        }
+        Code* out = p.out + t * p.out_stride;
+        if constexpr (e5m6)
+          store_e5m6(block, v, s.sf_inv, out, j - block.lane() * values, p.hidden);
+        else if (j < p.hidden)
+          v.encode(out + code_offset<Code>(j), s.sf_inv, p.flags.round);
       }
       block.barrier();
     }
+  }
+
+  /// The values of a wave from column `start` on: 24 bytes a lane, put together so that a store of 16 bytes a
+  /// lane leaves no gaps.
+  template <class Block>
+  static PORTILE_DEVICE void store_e5m6(const Block& block, const run16<In>& x, float factor, Code* out,
+                                        std::int64_t start, std::int64_t hidden) {
+    constexpr int lane_bytes = 24;
+    auto* staged =
+        block.template shared<unsigned char>(scratch_bytes) + block.wave() * (Block::wave_size * lane_bytes);
+    float v[values];
+    x.scale(factor, v);
+    std::uint32_t words[6];
+    to_e5m6x16(v, x.has_nan, words);
+    PORTILE_UNROLL
+    for (int k = 0; k < 3; ++k)
+      store8(staged + block.lane() * lane_bytes + 8 * k, {{words[2 * k], words[2 * k + 1]}});
+    block.wave_barrier();
+    const std::int64_t left = (hidden - start) / values * lane_bytes;
+    auto* to = reinterpret_cast<unsigned char*>(out) + start / 2 * 3;
+    PORTILE_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const int at = (block.lane() + k * Block::wave_size) * 16;
+      if (at >= Block::wave_size * lane_bytes || at >= left) continue;
+      if (at + 16 <= left)
+        store16(to + at, load16(staged + at));
+      else
+        store8(to + at, load8(staged + at));
+    }
+    block.wave_barrier();
   }
 };
 
@@ -247,22 +285,25 @@ void launch_typed(const context& c, const token_cast& p) {
     const bool one_scale_each = !p.x_sf || p.x_block_cols % fast::values == 0;
     const bool small_group =
         common.group <= 128 && 128 % common.group == 0 && common.group % fast::values == 0;
-    if (aligned && one_scale_each && small_group && !p.stochastic) {
-      typename fast::params f{
-          common, {}, 0, static_cast<int>(common.group / fast::values), shift_of(common.group)};
-      const std::int64_t in_row = groups * f.lanes;
-      f.chunks = common.rows * in_row;
-      f.row_chunks = divider(in_row, f.chunks + fast::threads);
-      return gpu::launch<fast>(c, numeric::ceil_div(f.chunks, fast::threads), 0, f);
+    const int lanes = static_cast<int>(common.group / fast::values);
+    const std::int64_t in_row = groups * lanes, chunks = common.rows * in_row;
+    if (aligned && one_scale_each && small_group && !p.stochastic &&
+        chunks + fast::threads < narrow_divider::limit && in_row * fast::values < narrow_divider::limit) {
+      const auto block_side = [](std::int64_t side, std::int64_t extent) {
+        return narrow_divider(std::clamp<std::int64_t>(side, 1, extent));
+      };
+      return gpu::launch<fast>(
+          c, numeric::ceil_div(chunks, fast::threads), 0,
+          {common, narrow_divider(in_row), block_side(p.x_block_rows, common.rows),
+           block_side(p.x_block_cols, common.hidden), chunks, lanes, shift_of(common.group)});
     }
   }
   if constexpr (sizeof(In) > 1) {
     using row = row_cast<In, Code>;
-    if (groups == 1 && common.hidden % row::values == 0 && !p.stochastic && common.encodes && !p.given_sf) {
-      const typename row::params r{common, loads_aligned<In, row::values>(p.x),
-                                   stores_aligned<Code, row::values>(p.out)};
-      return gpu::launch<row>(c, common.rows, row::threads / 32 * sizeof(float), r);
-    }
+    constexpr std::int64_t store_bytes = std::is_same_v<Code, numeric::e2m1x2> ? 8 : 16;
+    if (groups == 1 && common.hidden % row::values == 0 && !p.stochastic && common.encodes && !p.given_sf &&
+        rows_aligned(p.x, 16) && rows_aligned(p.out, store_bytes))
+      return gpu::launch<row>(c, common.rows, row::shared_bytes, {common});
   }
   // E5M6 is for plain values only.
   if constexpr (sizeof(In) > 1 || !std::is_same_v<Code, numeric::e5m6x8>) {
