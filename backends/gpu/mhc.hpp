@@ -105,7 +105,9 @@ PORTILE_DEVICE float rms_rstd(float sqrsum, float size, float eps) {
   return 1.0f / ::sqrtf(sqrsum / size + eps);
 }
 /// A value as a factor of a tf32 product. The matrix unit drops the low bits: a NaN must have others.
-PORTILE_DEVICE float tf32_factor(float v) { return numeric::is_finite(v) ? numeric::to_tf32_nearest(v) : v + v; }
+PORTILE_DEVICE float tf32_factor(float v) {
+  return numeric::is_finite(v) ? numeric::to_tf32_nearest(v) : v + v;
+}
 
 /// Gradient of sqrsum through r = rms_rstd, without the cube of r.
 PORTILE_DEVICE float sqrsum_gradient(float r_grad, float r, float sqrsum, float size, float eps) {

@@ -148,9 +148,9 @@ struct block {
   static constexpr bool has_mma_tf32 = false;
 #endif
 #if defined(PORTILE_GPU_CUDA)
-  /// sum += a * b, matrices of 16 x 8 and 8 x 8 tf32 values (fp32 whose low 13 bits are 0) that lie across the
-  /// wave's lanes. The products are exact; they are added in fp32, in an order and with a rounding that are
-  /// the machine's own. With g = lane / 4 and q = lane % 4, as (row, column), a lane has
+  /// sum += a * b, matrices of 16 x 8 and 8 x 8 tf32 values (fp32 whose low 13 bits are 0) that lie across
+  /// the wave's lanes. The products are exact; they are added in fp32, in an order and with a rounding that
+  /// are the machine's own. With g = lane / 4 and q = lane % 4, as (row, column), a lane has
   ///   a: (g, q), (g + 8, q), (g, q + 4), (g + 8, q + 4);  b: (q, g), (q + 4, g)
   ///   sum: (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1)
   PORTILE_DEVICE void mma_tf32_16x8x8(float (&sum)[4], const float (&a)[4], const float (&b)[2]) const {

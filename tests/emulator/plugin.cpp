@@ -91,7 +91,8 @@ struct tables {
     device.num_sms = 4;
     device.wave_size = PORTILE_EMULATED_WAVE;
     device.max_shared = kind == device_kind::cuda ? 227 * 1024 : 64 * 1024;
-    if (kind == device_kind::cuda) device.aspects = std::uint64_t{1} << static_cast<unsigned>(aspect::tf32_mma);
+    if (kind == device_kind::cuda)
+      device.aspects = std::uint64_t{1} << static_cast<unsigned>(aspect::tf32_mma);
     device.max_threads = 1024;
     entries.reserve(gpu::implementation_count);
     for (unsigned long i = 0; i < gpu::implementation_count; ++i) {

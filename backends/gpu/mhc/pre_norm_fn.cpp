@@ -237,15 +237,17 @@ struct sums_kernel {
   }
 };
 
-/// The same on the matrix unit. A block keeps a segment of the matrix's channels in shared memory and streams a
-/// range of tokens past it, sixteen at a time. Each wave multiplies its own run of the segment, 32 channels a
-/// step; the channels of its next tile are on their way in registers meanwhile. A step's products are summed by
-/// the matrix unit from 0; the steps of a wave, the waves and the segments of a split are added in order in
-/// fp32. So the bits depend on the split's borders and on the length of a segment alone.
+/// The same on the matrix unit. A block keeps a segment of the matrix's channels in shared memory and streams
+/// a range of tokens past it, sixteen at a time. Each wave multiplies its own run of the segment, 32 channels
+/// a step; the channels of its next tile are on their way in registers meanwhile. A step's products are
+/// summed by the matrix unit from 0; the steps of a wave, the waves and the segments of a split are added in
+/// order in fp32. So the bits depend on the split's borders and on the length of a segment alone.
 template <int tiles, int steps>
 struct matrix_sums_kernel {
   static constexpr int threads = 256, waves = threads / 32;
-  static constexpr int min_blocks = steps <= 2 ? 3 : 1;
+  /// Splits of one segment each: more blocks on a multiprocessor instead of more channels in a block.
+  static constexpr bool short_splits = steps <= 2;
+  static constexpr int min_blocks = short_splits ? 2 : 1;
   static constexpr int columns = 8 * tiles, rows_in = 16, span = 32;
   static constexpr int longest = waves * steps * span;  ///< segment
   /// Tokens whose channels start on their way before the matrix is there.
@@ -279,11 +281,13 @@ struct matrix_sums_kernel {
     return std::clamp<std::int64_t>(most, 0, longest);
   }
   static std::size_t shared_bytes(std::int64_t channels) {
-    return sums_bytes + static_cast<std::size_t>(numeric::ceil_div(channels, span)) * step_values * sizeof(float);
+    return sums_bytes +
+           static_cast<std::size_t>(numeric::ceil_div(channels, span)) * step_values * sizeof(float);
   }
 
   struct place {
-    std::int64_t t0, t1, c0, group, part;
+    std::int64_t t0, t1;
+    int c0, group, part;
   };
 
   template <class Block>
@@ -293,20 +297,21 @@ struct matrix_sums_kernel {
       for (std::int64_t work = block.index(); work < p.work; work += block.grid()) {
         place at;
         std::int64_t rest = work / p.column_groups;
-        at.c0 = (work - rest * p.column_groups) * columns;
-        at.part = rest % p.to.splits;
+        at.c0 = static_cast<int>(work - rest * p.column_groups) * columns;
+        at.part = static_cast<int>(rest % p.to.splits);
         rest /= p.to.splits;
-        at.group = rest % p.to.groups;
+        at.group = static_cast<int>(rest % p.to.groups);
         at.t0 = rest / p.to.groups * p.range;
         at.t1 = at.t0 + p.range < p.to.tokens ? at.t0 + p.range : p.to.tokens;
-        const std::int64_t last = p.total ? p.splits : at.part + 1, base = at.group * p.group;
+        const std::int64_t last = p.total ? p.splits : at.part + 1;
         for (std::int64_t s = p.total ? 0 : at.part; s < last; ++s) {
-          const std::int64_t first = base + s * p.group / p.splits, end = base + (s + 1) * p.group / p.splits;
+          const std::int64_t first = at.group * p.group + s * p.group / p.splits;
+          const std::int64_t end = at.group * p.group + (s + 1) * p.group / p.splits;
           float held[2] = {};
           for (std::int64_t k = first; k < end; k += p.segment) {
-            const bool done = end - k <= p.segment;
+            const bool done = short_splits || end - k <= p.segment, hold = !short_splits && p.hold;
             add_segment(block, p, at, k, done ? end : k + p.segment,
-                        {p.hold && k > first, p.hold && !done, p.hold ? s > 0 : k > first || (p.total && s > 0)},
+                        {hold && k > first, hold && !done, hold ? s > 0 : k > first || (p.total && s > 0)},
                         held, turn);
           }
         }
@@ -392,9 +397,9 @@ struct matrix_sums_kernel {
     }
   }
 
-  /// The segment's channels of rows c0 .. c0 + columns - 1, as the matrix unit takes them: lane 4g + q of tile
-  /// n has those that lane 4x + q of the tokens has, of row 8n + g. A wave brings one row of each tile and
-  /// rounds what it brought.
+  /// The segment's channels of rows c0 .. c0 + columns - 1, as the matrix unit takes them: lane 4g + q of
+  /// tile n has those that lane 4x + q of the tokens has, of row 8n + g. A wave brings one row of each tile
+  /// and rounds what it brought.
   template <class Block>
   static PORTILE_DEVICE void bring_matrix(const Block& block, const params& p, std::int64_t c0,
                                           std::int64_t first, std::int64_t end, int count, float* matrix) {
@@ -443,8 +448,8 @@ struct matrix_sums_kernel {
   }
 
   /// The lane's chunks of two tokens for any layout, `count` channels from k on.
-  static PORTILE_DEVICE void gather(const params& p, const place& at, std::int64_t t, std::int64_t k, int count,
-                                    int mine, words4 (&to)[steps][2]) {
+  static PORTILE_DEVICE void gather(const params& p, const place& at, std::int64_t t, std::int64_t k,
+                                    int count, int mine, words4 (&to)[steps][2]) {
     PORTILE_NO_UNROLL
     for (int n = 0; n < 2 * mine; ++n) {
       const int i = n / 2 * span;
@@ -458,7 +463,8 @@ struct matrix_sums_kernel {
     words4 w{};
     if (count <= 0) return w;
     std::int64_t stream = p.hidden.quotient(k), channel = k - stream * p.hidden.value();
-    if (p.residual_aligned && k % chunk == 0 && count >= chunk) return load16(p.residual.at(t, stream) + channel);
+    if (p.residual_aligned && k % chunk == 0 && count >= chunk)
+      return load16(p.residual.at(t, stream) + channel);
     PORTILE_UNROLL
     for (int e = 0; e < chunk; ++e) {
       if (e >= count) continue;
@@ -585,7 +591,8 @@ void start_matrix_sums(const context& c, const sums_params& q, const tensor& res
 
   // As many ranges of tokens as fill the device: each takes the whole matrix.
   const std::size_t shared = kernel::shared_bytes(std::min(longest_split, p.segment));
-  const std::int64_t resident = std::clamp<std::int64_t>(device.max_shared / static_cast<std::int64_t>(shared + 1024), 1, kernel::min_blocks);
+  const std::int64_t resident = std::clamp<std::int64_t>(
+      device.max_shared / static_cast<std::int64_t>(shared + 1024), 1, kernel::min_blocks);
   const std::int64_t others = p.column_groups * to.groups * to.splits;
   const std::int64_t tiles_of_tokens = numeric::ceil_div(to.tokens, kernel::rows_in);
   const std::int64_t ranges = std::max<std::int64_t>(1, resident * std::max(1, device.num_sms) / others);
@@ -669,8 +676,8 @@ void mhc_steps::launch_partial_sums(const context& c, const tensor& residual, co
   p.total = to.splits < splits;
   if (has_mma_tf32(*c.call.device)) {
     constexpr int few = 2, many = matrix_segment / 256;
-    // Short splits: more blocks on a multiprocessor rather than more channels in a block.
-    const bool is_short = numeric::ceil_div(group, splits) <= few * 256;
+    const bool is_short =
+        numeric::ceil_div(group, splits) <= matrix_sums_kernel<3, few>::segment_of(*c.call.device);
     if (to.mixes <= 8) return start_matrix_sums<1, many>(c, p, residual);
     return is_short ? start_matrix_sums<3, few>(c, p, residual) : start_matrix_sums<3, many>(c, p, residual);
   }

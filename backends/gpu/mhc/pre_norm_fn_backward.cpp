@@ -27,7 +27,7 @@ struct backward_params {
   const float*
       token_rows;  ///< [tokens, mixes + 1]: the rounded gradients of the products, that of the squares
   const float* fragments;  ///< the same for the matrix unit (fragments_kernel)
-  float* partial;  ///< [parts, mixes, mult * hidden]: merged gradients of each part of the tokens
+  float* partial;          ///< [parts, mixes, mult * hidden]: merged gradients of each part of the tokens
   std::int64_t tokens, mult, hidden, mixes;
   std::int64_t part, parts;
   std::int64_t work;
@@ -275,8 +275,8 @@ struct fragments {
   static constexpr int words = pieces * lanes * 4;
 };
 
-/// Where the backward pass begins: what mhc.reduce_partials_and_rmsnorm_backward computes, as fragments, zeros
-/// after the last token. Eight lanes take a token.
+/// Where the backward pass begins: what mhc.reduce_partials_and_rmsnorm_backward computes, as fragments,
+/// zeros after the last token. Eight lanes take a token.
 template <int octets>
 struct fragments_kernel {
   using shape = fragments<octets>;
@@ -341,15 +341,17 @@ struct fragments_kernel {
 };
 
 /// Both products on the matrix unit, the residual read once. A wave walks a part of the tokens, sixteen a
-/// turn, with 64 channels of a stream: a lane has eight of them, 16 bytes, of four tokens. Channel pairs
-/// 8g + 2n, 8g + 2n + 1 are rows g and g + 8 of tile n, so that what a lane loads, multiplies and stores is its
-/// own throughout.
+/// turn, with 64 channels of a stream: a lane has eight of them, 16 bytes, of two tokens in each half of the
+/// turn. Channels 8g + 2n and 8g + 2n + 1 are rows g and g + 8 of tile n, so that what a lane loads,
+/// multiplies and stores is its own throughout.
 template <int octets, bool whole_block>
-struct matrix_backward_kernel {
+struct matrix_backward_kernel : backward_step {
   using shape = fragments<octets>;
   static constexpr int threads = 128, wave_width = 64, width = threads / 32 * wave_width;
   static constexpr int min_blocks = 3;
-  static constexpr int tiles = chunk / 2, own = 4;  ///< of channels and tokens, a lane's
+  static constexpr int tiles = chunk / 2;
+  /// Halves of a turn at a time: more loads are on their way, or more of mhc.block_backward's for a half.
+  static constexpr int halves = whole_block ? 1 : 2, own = 2 * halves;
   /// The lane's factors from fn: [tile][octet][16 bytes], read by no other lane.
   static constexpr std::size_t shared_bytes = std::size_t{tiles} * octets * threads * 16;
   using params = backward_params;
@@ -361,45 +363,39 @@ struct matrix_backward_kernel {
       const int g = block.lane() / 4, q = block.lane() % 4;
       for (std::int64_t work = block.index(); work < p.work; work += block.grid()) {
         const work_place at(p, work);
-        const std::int64_t h = at.block * width + block.wave() * wave_width + g * chunk;
-        const std::int64_t k = at.stream * p.hidden + h;
+        const int h = static_cast<int>(at.block) * width + block.wave() * wave_width + g * chunk;
+        const int stream = static_cast<int>(at.stream), part = static_cast<int>(at.part);
         const bool live = h < p.hidden;
-        const std::int64_t first = at.part * p.part;
+        const std::int64_t first = part * p.part;
         const std::int64_t end = first + p.part < p.tokens ? first + p.part : p.tokens;
-        bring_factors(p, live, q, k, factors);
+        bring_factors(p, live, q, stream * p.hidden + h, factors);
 
         float merged[tiles][octets][4] = {};
         for (std::int64_t t = first; t < end; t += shape::tokens) {
           const float* const fragment = p.fragments + t / shape::tokens * shape::words + block.lane() * 4;
-          words4 r[own];
-          float sum[own][chunk];
-          begin(p, at.stream, t, end, q, live ? h : -1, r, sum);
-          if (p.parameters) add_parameters(block, r, fragment, merged);
-          add_streams(block, fragment, factors, sum);
-          float sqrsum_grad[own];
-          load_values<float, own>(fragment, 2 * octets * shape::lanes * 4, sqrsum_grad);
+          const int left = end - t < shape::tokens ? static_cast<int>(end - t) : shape::tokens;
           PORTILE_UNROLL
-          for (int u = 0; u < own; ++u) {
-            if (!live || token(t, q, u) >= end) continue;
-            PORTILE_UNROLL
-            for (int e = 0; e < chunk; ++e)
-              sum[u][e] = ::fmaf(2.0f * lane_value(r[u], e), sqrsum_grad[u], sum[u][e]);
-            store16(p.residual_grad.at(token(t, q, u), at.stream) + h, round_chunk(sum[u]));
-          }
+          for (int half = 0; half < 2; half += halves)
+            take(block, p, {t, stream, h, live ? left : 0, q, half}, fragment, factors, merged);
         }
-        if (p.parameters && live) store_merged(p, at.part, k, q, merged);
+        if (p.parameters && live) store_merged(p, part, stream * p.hidden + h, q, merged);
       }
     }
   }
 
-  /// The lane's u-th token of a turn.
-  static PORTILE_DEVICE std::int64_t token(std::int64_t t, int q, int u) { return t + u / 2 * 8 + 2 * q + u % 2; }
+  /// A lane's share: channels h .. h + 7 of a stream, and `own` of the turn's tokens where there are as many.
+  struct lane_place {
+    std::int64_t t;
+    int stream, h, count, q, half;  ///< count: tokens of the turn, 0 for a lane without channels
+
+    PORTILE_DEVICE int place(int u) const { return (half + u / 2) * 8 + 2 * q + u % 2; }
+    PORTILE_DEVICE std::int64_t token(int u) const { return t + place(u); }
+    PORTILE_DEVICE bool has(int u) const { return place(u) < count; }
+  };
 
   /// fn of the lane's channels as the products take it, of rows 8 * o + q and 8 * o + q + 4.
   static PORTILE_DEVICE void bring_factors(const params& p, bool live, int q, std::int64_t k, float* to) {
-    float weight[chunk];
-    PORTILE_UNROLL
-    for (int e = 0; e < chunk; ++e) weight[e] = 1.0f;
+    float weight[chunk] = {};
     if (live && p.norm_weight) load_values<float, chunk>(p.norm_weight, k, weight);
     PORTILE_UNROLL
     for (int o = 0; o < octets; ++o) {
@@ -420,102 +416,139 @@ struct matrix_backward_kernel {
     }
   }
 
-  /// The residual of the lane's tokens, and what its gradient begins with. h < 0: no channels.
-  static PORTILE_DEVICE void begin(const params& p, std::int64_t stream, std::int64_t t, std::int64_t end, int q,
-                                   std::int64_t h, words4 (&r)[own], float (&sum)[own][chunk]) {
-    words4 old[own];
-    PORTILE_UNROLL
-    for (int u = 0; u < own; ++u) {
-      r[u] = old[u] = words4{};
-      if (h < 0 || token(t, q, u) >= end) continue;
-      r[u] = load16(p.residual.at(token(t, q, u), stream) + h);
-      if constexpr (whole_block)
-        old[u] = load16(p.layer_input_grad.at(token(t, q, u)) + h);
-      else if (p.accumulate_residual)
-        old[u] = load16(p.residual_grad.at(token(t, q, u), stream) + h);
-    }
+  template <class Block>
+  static PORTILE_DEVICE void take(const Block& block, const params& p, const lane_place& lane,
+                                  const float* fragment, const float* factors,
+                                  float (&merged)[tiles][octets][4]) {
+    words4 r[own];
+    load_rows(p.residual, lane, r);
     if constexpr (whole_block) {
+      float sum[own][chunk];
+      gradients_of_block(p, lane, sum);
+      if (p.parameters) add_parameters(block, lane, r, fragment, merged);
+      finish_streams(
+          block, p, lane, r, [&](int u, int e) { return sum[u][e]; }, fragment, factors);
+    } else {
+      words4 old[own] = {};
+      if (p.accumulate_residual) load_rows(p.residual_grad, lane, old);
+      if (p.parameters) add_parameters(block, lane, r, fragment, merged);
+      finish_streams(
+          block, p, lane, r, [&](int u, int e) { return lane_value(old[u], e); }, fragment, factors);
+    }
+  }
+
+  template <class T>
+  static PORTILE_DEVICE void load_rows(const rows<T>& from, const lane_place& lane, words4 (&w)[own]) {
+    PORTILE_UNROLL
+    for (int u = 0; u < own; ++u) {
+      w[u] = words4{};
+      if (lane.has(u)) w[u] = load16(from.at(lane.token(u), lane.stream) + lane.h);
+    }
+  }
+  /// What the gradients of the streams begin with in mhc.block_backward.
+  static PORTILE_DEVICE void gradients_of_block(const params& p, const lane_place& lane,
+                                                float (&sum)[own][chunk]) {
+    words4 og[own];
+    load_rows(p.layer_input_grad, lane, og);  // it has no streams: their stride is 0
+    float pre[own];
+    PORTILE_UNROLL
+    for (int u = 0; u < own; ++u) {
+      pre[u] = lane.has(u) ? p.pre_mix.at(lane.token(u))[lane.stream] : 0.0f;
       PORTILE_UNROLL
-      for (int u = 0; u < own; ++u) {
+      for (int e = 0; e < chunk; ++e) sum[u][e] = 0.0f;
+    }
+    PORTILE_NO_UNROLL
+    for (int o = 0; p.out_grad.data && o < p.mult; o += ahead) {
+      words4 w[ahead][own];
+      float comb[ahead][own];
+      PORTILE_UNROLL
+      for (int i = 0; i < ahead; ++i) {
+        const int count = o + i < p.mult ? lane.count : 0;
+        load_rows(p.out_grad, {lane.t, o + i, lane.h, count, lane.q, lane.half}, w[i]);
         PORTILE_UNROLL
-        for (int e = 0; e < chunk; ++e) sum[u][e] = 0.0f;
+        for (int u = 0; u < own; ++u)
+          comb[i][u] = lane.place(u) < count ? p.comb_mix.at(lane.token(u), lane.stream)[o + i] : 0.0f;
       }
-      PORTILE_NO_UNROLL
-      for (int o = 0; p.out_grad.data && o < p.mult; ++o) {
-        words4 d[own];
-        float comb[own];
+      PORTILE_UNROLL
+      for (int i = 0; i < ahead; ++i) {
+        if (o + i >= p.mult) continue;
         PORTILE_UNROLL
-        for (int u = 0; u < own; ++u) {
-          d[u] = words4{};
-          comb[u] = 0.0f;
-          if (h < 0 || token(t, q, u) >= end) continue;
-          d[u] = load16(p.out_grad.at(token(t, q, u), o) + h);
-          comb[u] = p.comb_mix.at(token(t, q, u), stream)[o];
-        }
-        PORTILE_UNROLL
-        for (int u = 0; u < own; ++u) add_scaled(comb[u], d[u], sum[u]);
+        for (int u = 0; u < own; ++u) add_scaled(comb[i][u], w[i][u], sum[u]);
       }
     }
     PORTILE_UNROLL
-    for (int u = 0; u < own; ++u) {
-      if constexpr (whole_block) {
-        add_scaled(token(t, q, u) < end ? p.pre_mix.at(token(t, q, u))[stream] : 0.0f, old[u], sum[u]);
-      } else {
-        PORTILE_UNROLL
-        for (int e = 0; e < chunk; ++e) sum[u][e] = lane_value(old[u], e);
-      }
+    for (int u = 0; u < own; ++u) add_scaled(pre[u], og[u], sum[u]);
+  }
+
+  /// Words of a half from word `first` of its kind on.
+  template <int count>
+  static PORTILE_DEVICE void load_fragment(const float* fragment, int first, float (&v)[count]) {
+    PORTILE_UNROLL
+    for (int i = 0; i < count; i += 2) {
+      const words2 w = load8(fragment + (first + i) / 4 * shape::lanes * 4 + (first + i) % 4);
+      v[i] = numeric::bits_float(w.w[0]);
+      v[i + 1] = numeric::bits_float(w.w[1]);
     }
   }
 
   /// merged += residual^T * mg: rows are channels, columns mixes.
   template <class Block>
-  static PORTILE_DEVICE void add_parameters(const Block& block, const words4 (&r)[own], const float* fragment,
+  static PORTILE_DEVICE void add_parameters(const Block& block, const lane_place& lane,
+                                            const words4 (&r)[own], const float* fragment,
                                             float (&merged)[tiles][octets][4]) {
-    float mg[4 * octets];
     PORTILE_UNROLL
-    for (int i = 0; i < octets; ++i) load_values<float, 4>(fragment, (octets + i) * shape::lanes * 4, mg + 4 * i);
-    PORTILE_UNROLL
-    for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < halves; ++i) {
+      float mg[2 * octets];
+      load_fragment(fragment, (2 + lane.half + i) * 2 * octets, mg);
+      const words4 &even = r[2 * i], &odd = r[2 * i + 1];
       PORTILE_UNROLL
       for (int n = 0; n < tiles; ++n) {
-        const float a[4] = {lane_value(r[2 * half], 2 * n), lane_value(r[2 * half], 2 * n + 1),
-                            lane_value(r[2 * half + 1], 2 * n), lane_value(r[2 * half + 1], 2 * n + 1)};
+        const float a[4] = {lane_value(even, 2 * n), lane_value(even, 2 * n + 1), lane_value(odd, 2 * n),
+                            lane_value(odd, 2 * n + 1)};
         PORTILE_UNROLL
-        for (int o = 0; o < octets; ++o) {
-          const float* const b = mg + (half * octets + o) * 2;
-          block.mma_tf32_16x8x8(merged[n][o], a, {b[0], b[1]});
-        }
+        for (int o = 0; o < octets; ++o) block.mma_tf32_16x8x8(merged[n][o], a, {mg[2 * o], mg[2 * o + 1]});
       }
     }
   }
 
-  /// sum += (fn^T * mg^T)^T: rows are channels, columns tokens.
-  template <class Block>
-  static PORTILE_DEVICE void add_streams(const Block& block, const float* fragment, const float* factors,
-                                         float (&sum)[own][chunk]) {
-    float mg[4 * octets];
-    PORTILE_UNROLL
-    for (int i = 0; i < octets; ++i) load_values<float, 4>(fragment, i * shape::lanes * 4, mg + 4 * i);
+  /// Adds fn^T * mg^T, whose rows are channels and columns tokens, and what comes through the squares to
+  /// `before`, and stores the streams' gradients.
+  template <class Block, class F>
+  static PORTILE_DEVICE void finish_streams(const Block& block, const params& p, const lane_place& lane,
+                                            const words4 (&r)[own], F before, const float* fragment,
+                                            const float* factors) {
+    float mg[2 * octets * halves], sqrsum_grad[own];
+    load_fragment(fragment, lane.half * 2 * octets, mg);
+    load_fragment(fragment, 8 * octets + 2 * lane.half, sqrsum_grad);
+    words4 to[own];
     PORTILE_UNROLL
     for (int n = 0; n < tiles; ++n) {
+      block.wave_barrier();  // else the factors of all tiles would be loaded first, for want of registers
       float a[octets][4];
       PORTILE_UNROLL
       for (int o = 0; o < octets; ++o) load_values<float, 4>(factors, (n * octets + o) * threads * 4, a[o]);
       PORTILE_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        float(&even)[chunk] = sum[2 * half], (&odd)[chunk] = sum[2 * half + 1];
-        float d[4] = {even[2 * n], odd[2 * n], even[2 * n + 1], odd[2 * n + 1]};
+      for (int i = 0; i < halves; ++i) {
+        const int even = 2 * i, odd = even + 1;
+        float d[4] = {before(even, 2 * n), before(odd, 2 * n), before(even, 2 * n + 1),
+                      before(odd, 2 * n + 1)};
         PORTILE_UNROLL
         for (int o = 0; o < octets; ++o) {
-          const float* const b = mg + (half * octets + o) * 2;
+          const float* const b = mg + (i * octets + o) * 2;
           block.mma_tf32_16x8x8(d, a[o], {b[0], b[1]});
         }
-        even[2 * n] = d[0];
-        odd[2 * n] = d[1];
-        even[2 * n + 1] = d[2];
-        odd[2 * n + 1] = d[3];
+        PORTILE_UNROLL
+        for (int b = 0; b < 2; ++b) {
+          const int u = even + b;
+          const float low = ::fmaf(2.0f * lane_value(r[u], 2 * n), sqrsum_grad[u], d[b]);
+          const float high = ::fmaf(2.0f * lane_value(r[u], 2 * n + 1), sqrsum_grad[u], d[2 + b]);
+          to[u].w[n] = to_bf16x2(low, high);
+        }
       }
     }
+    PORTILE_UNROLL
+    for (int u = 0; u < own; ++u)
+      if (lane.has(u)) store16(p.residual_grad.at(lane.token(u), lane.stream) + lane.h, to[u]);
   }
 
   static PORTILE_DEVICE void store_merged(const params& p, std::int64_t part, std::int64_t k, int q,
@@ -663,8 +696,8 @@ void start_backward(const context& c, const P& p, const tensor& grad, backward_p
   q.partial = memory ? memory + row_floats(q.tokens, q.mixes) : nullptr;
 
   const bool on_matrix_unit = has_mma_tf32(*c.call.device) && q.mixes <= 24 && q.aligned &&
-                              whole_chunks(p.residual) && whole_chunks(p.residual_grad) && whole_chunks(p.fn) &&
-                              whole_chunks(p.norm_weight);
+                              whole_chunks(p.residual) && whole_chunks(p.residual_grad) &&
+                              whole_chunks(p.fn) && whole_chunks(p.norm_weight);
   if (on_matrix_unit) {
     if (q.mixes <= 8)
       start_matrix_kernels<1>(c, p, grad, q);
