@@ -104,6 +104,11 @@ PORTILE_DEVICE void load_weights(const float* p, std::int64_t count, bool aligne
 PORTILE_DEVICE float rms_rstd(float sqrsum, float size, float eps) {
   return 1.0f / ::sqrtf(sqrsum / size + eps);
 }
+/// A value as a factor of a tf32 product. The matrix unit drops the low bits: a NaN must have others.
+PORTILE_DEVICE float tf32_factor(float v) {
+  return numeric::is_finite(v) ? numeric::to_tf32_nearest(v) : v + v;
+}
+
 /// Gradient of sqrsum through r = rms_rstd, without the cube of r.
 PORTILE_DEVICE float sqrsum_gradient(float r_grad, float r, float sqrsum, float size, float eps) {
   return -0.5f * r_grad * r / (sqrsum + eps * size);
@@ -317,6 +322,8 @@ struct partial_sums {
   }
 };
 
+/// Channels that a block of the matrix unit's partial sums takes at a time, at most.
+inline constexpr int matrix_segment = 1792;
 /// mhc.pre_norm_fn_partials of channels in groups of `group`, cut into `splits`. With `to.splits` = 1 the
 /// sums of the splits are added too, in order.
 void launch_partial_sums(const context& c, const tensor& residual, const tensor& fn,
@@ -324,7 +331,8 @@ void launch_partial_sums(const context& c, const tensor& residual, const tensor&
                          const partial_sums& to);
 /// How many partial sums operations that go on from them keep: one a split, or their total where that fills
 /// the device anyway or where they are many.
-std::int64_t kept_splits(const portile_device_info& device, std::int64_t tokens, std::int64_t splits);
+std::int64_t kept_splits(const portile_device_info& device, std::int64_t tokens, std::int64_t splits,
+                         std::int64_t channels);
 /// mhc.pre_apply_mix.
 void launch_apply_mix(const context& c, const tensor& x, const rows<const float>& mix, bool mix_aligned,
                       const tensor& out);

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <portile/core/numeric/bf16.hpp>
@@ -141,6 +142,55 @@ struct block {
   PORTILE_DEVICE std::uint64_t ballot(bool predicate) const { return __ballot(predicate); }
 #endif
 
+  /// Whether mma_tf32_16x8x8 is there. The host asks gpu::has_mma_tf32.
+#if defined(PORTILE_GPU_CUDA) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800)
+  static constexpr bool has_mma_tf32 = true;
+#else
+  static constexpr bool has_mma_tf32 = false;
+#endif
+#if defined(PORTILE_GPU_CUDA)
+  /// sum += a * b, matrices of 16 x 8 and 8 x 8 tf32 values (fp32 whose low 13 bits are 0) that lie across
+  /// the wave's lanes. The products are exact; they are added in fp32, in an order and with a rounding that
+  /// are the machine's own. With g = lane / 4 and q = lane % 4, as (row, column), a lane has
+  ///   a: (g, q), (g + 8, q), (g, q + 4), (g + 8, q + 4);  b: (q, g), (q + 4, g)
+  ///   sum: (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1)
+  PORTILE_DEVICE void mma_tf32_16x8x8(float (&sum)[4], const float (&a)[4], const float (&b)[2]) const {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+#endif
+  }
+#endif
+
+  /// Copies 16 bytes to shared memory; they are there after this thread's next wait_copies(), for other
+  /// threads after a barrier as well. Addresses are multiples of 16.
+  PORTILE_DEVICE void copy16_async(void* shared, const void* global) const {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(shared))), "l"(global)
+                 : "memory");
+#else
+    *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+#endif
+  }
+  PORTILE_DEVICE void wait_copies() const {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+  }
+  /// Starts bringing the 128 bytes around an address nearer to the multiprocessors.
+  PORTILE_DEVICE void prefetch(const void* global) const {
+#if defined(PORTILE_GPU_CUDA)
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(global));
+#else
+    (void)global;
+#endif
+  }
+
   /// The value of the lane `delta` before; the first lanes keep their own.
   template <class T>
   PORTILE_DEVICE T shuffle_up(T v, int delta) const {
@@ -200,6 +250,18 @@ struct block {
   }
 };
 #endif
+
+/// True when kernels for this device have mma_tf32_16x8x8.
+inline bool has_mma_tf32(const portile_device_info& device) {
+#if defined(PORTILE_GPU_HIP)
+  (void)device;
+  return false;
+#else
+  // Code for a part without them may be translated for one that has them.
+  constexpr bool built = std::string_view(PORTILE_GPU_ARCHS).find("_7") == std::string_view::npos;
+  return built && (device.aspects >> static_cast<unsigned>(aspect::tf32_mma) & 1) != 0;
+#endif
+}
 
 /// Columns of a product's tile of 128 rows: a thread's share of the results has to fit its registers.
 #if defined(PORTILE_GPU_HIP)
@@ -576,9 +638,10 @@ void launch(const context& c, std::int64_t blocks, std::size_t shared_bytes, con
     PORTILE_GPU_API(FuncAttributes) attributes;
     require_success(PORTILE_GPU_API(FuncGetAttributes)(&attributes, entry), "load a kernel");
     if (shared_bytes > default_shared_bytes)
+      // All that there is: another problem's plan must not take it back.
       require_success(
           PORTILE_GPU_API(FuncSetAttribute)(entry, PORTILE_GPU_API(FuncAttributeMaxDynamicSharedMemorySize),
-                                            static_cast<int>(shared_bytes)),
+                                            l.device->max_shared),
           "shared memory of a kernel");
     return;
   }

@@ -187,7 +187,7 @@ void block_run::run_block(const std::vector<int>& order) {
 void run_blocks(std::int64_t grid, int threads, int wave, std::size_t shared_bytes, body run,
                 const void* params) {
   if (threads % wave != 0) fail("a block is not made of whole waves");
-  if (shared_bytes > 160 * 1024) fail("more shared memory than any supported device has");
+  if (shared_bytes > 227 * 1024) fail("more shared memory than any supported device has");
   // One run per host thread, kept: making the stacks costs more than a small kernel.
   static thread_local block_run r;
   r.grid = grid;

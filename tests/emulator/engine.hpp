@@ -34,6 +34,24 @@ std::int64_t block_index(const thread_view& t);
 std::int64_t grid_size(const thread_view& t);
 [[noreturn]] void fail(const char* text);
 
+template <class T>
+T aligned_load(const void* p) {
+  if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned vector load");
+  return *static_cast<const T*>(p);
+}
+template <class T>
+void aligned_store(void* p, T v) {
+  if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned vector store");
+  *static_cast<T*>(p) = v;
+}
+
+/// A matrix unit would drop the low bits of other values.
+inline void require_tf32(float v) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  if ((bits & 0x1FFFu) != 0 && v == v) fail("a factor of a tf32 product is no tf32");
+}
+
 template <int Threads, int Wave>
 class block {
  public:
@@ -95,6 +113,37 @@ class block {
   void device_fence() const { races::device_fence(); }
   void wave_barrier(site where = site::current()) const { wait_wave(t_, where); }
 
+  static constexpr bool has_mma_tf32 = Wave == 32;
+  void mma_tf32_16x8x8(float (&sum)[4], const float (&a)[4], const float (&b)[2],
+                       site where = site::current()) const {
+    static_assert(has_mma_tf32);
+    struct {
+      float v[6];
+    } all[Wave];
+    for (int i = 0; i < 6; i += 2) {
+      const float mine[2] = {i < 4 ? a[i] : b[0], i < 4 ? a[i + 1] : b[1]};
+      std::uint64_t word;
+      std::memcpy(&word, mine, sizeof word);
+      const std::uint64_t* words = exchange(t_, word, where);
+      for (int l = 0; l < Wave; ++l) std::memcpy(&all[l].v[i], &words[l], sizeof word);
+    }
+    for (float v : all[lane()].v) require_tf32(v);
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane() / 4 + i / 2 * 8, column = lane() % 4 * 2 + i % 2;
+      for (int k = 0; k < 8; ++k)
+        sum[i] += all[row % 8 * 4 + k % 4].v[k / 4 * 2 + row / 8] * all[column * 4 + k % 4].v[4 + k / 4];
+    }
+  }
+
+  void copy16_async(void* shared, const void* global) const {
+    struct alignas(16) sixteen {
+      std::uint64_t w[2];
+    };
+    aligned_store(shared, aligned_load<sixteen>(global));
+  }
+  void wait_copies() const {}
+  void prefetch(const void*) const {}
+
   std::uint64_t ballot(bool predicate, site where = site::current()) const {
     const std::uint64_t* all = exchange(t_, predicate, where);
     std::uint64_t mask = 0;
@@ -132,17 +181,6 @@ class block {
   }
   thread_view t_;
 };
-
-template <class T>
-T aligned_load(const void* p) {
-  if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned vector load");
-  return *static_cast<const T*>(p);
-}
-template <class T>
-void aligned_store(void* p, T v) {
-  if (reinterpret_cast<std::uintptr_t>(p) % sizeof(T) != 0) fail("misaligned vector store");
-  *static_cast<T*>(p) = v;
-}
 
 using body = void (*)(const thread_view&, const void* params);
 /// Runs the blocks one after another; throws std::runtime_error for what a device would leave undefined.

@@ -76,6 +76,30 @@ struct sums_of_blocks : kernel {
     (*p.out)[static_cast<std::size_t>(block.thread())] = static_cast<int>(*p.total + below);
   }
 };
+/// sum = 1 + a * b with a(i, k) = 3i - k and b(k, j) = k + 2j; the first wave leaves it in `out`.
+struct matrix_product : kernel {
+  template <class Block>
+  static void run(Block& block, const params& p) {
+    const int g = block.lane() / 4, q = block.lane() % 4;
+    const auto a = [](int i, int k) { return static_cast<float>(3 * i - k); };
+    const auto b = [](int k, int j) { return static_cast<float>(k + 2 * j); };
+    float sum[4] = {1, 1, 1, 1};
+    if constexpr (Block::has_mma_tf32)
+      block.mma_tf32_16x8x8(sum, {a(g, q), a(g + 8, q), a(g, q + 4), a(g + 8, q + 4)},
+                            {b(q, g), b(q + 4, g)});
+    if (block.wave() > 0) return;
+    for (int i = 0; i < 4; ++i)
+      (*p.out)[static_cast<std::size_t>((g + i / 2 * 8) * 8 + 2 * q + i % 2)] = static_cast<int>(sum[i]);
+  }
+};
+struct factor_with_low_bits : kernel {
+  template <class Block>
+  static void run(Block& block, const params&) {
+    float sum[4] = {};
+    if constexpr (Block::has_mma_tf32)
+      block.mma_tf32_16x8x8(sum, {1.0f, 1.0f, 1.0f, 1.0f}, {1.0f, 0x1.001p0f});
+  }
+};
 struct divergent_barrier : kernel {
   template <class Block>
   static void run(Block& block, const params&) {
@@ -208,6 +232,18 @@ TEST_CASE("emulator: what lanes exchange, for both wave sizes") {
   for (int i = 0; i < 128; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == i / 32 * 32 * 32 + 496);
   emulator::run_grid<wave_sums, 64>(1, 0, {&out});
   for (int i = 0; i < 128; ++i) REQUIRE(out[static_cast<std::size_t>(i)] == i / 64 * 64 * 64 + 2016);
+}
+
+TEST_CASE("emulator: a product of matrices that lie across a wave") {
+  std::vector<int> out(128, -1);
+  emulator::run_grid<matrix_product, 32>(1, 0, {&out});
+  for (int i = 0; i < 16; ++i)
+    for (int j = 0; j < 8; ++j) {
+      int expected = 1;
+      for (int k = 0; k < 8; ++k) expected += (3 * i - k) * (k + 2 * j);
+      REQUIRE(out[static_cast<std::size_t>(i * 8 + j)] == expected);
+    }
+  CHECK(contains(problem_of<factor_with_low_bits>(), "no tf32"));
 }
 
 TEST_CASE("emulator: block sums, the last block of a launch, running sums") {

@@ -90,7 +90,9 @@ struct tables {
     device.memory = std::uint64_t{1} << 30;
     device.num_sms = 4;
     device.wave_size = PORTILE_EMULATED_WAVE;
-    device.max_shared = 64 * 1024;
+    device.max_shared = kind == device_kind::cuda ? 227 * 1024 : 64 * 1024;
+    if (kind == device_kind::cuda)
+      device.aspects = std::uint64_t{1} << static_cast<unsigned>(aspect::tf32_mma);
     device.max_threads = 1024;
     entries.reserve(gpu::implementation_count);
     for (unsigned long i = 0; i < gpu::implementation_count; ++i) {

@@ -389,3 +389,51 @@ TEST_CASE("mhc: many tokens") {
     compare(s, 1e-5);
   }
 }
+
+// Splits of several segments, and the same bits from the partial sums as from the whole.
+TEST_CASE("mhc: long splits") {
+  queue on_gpu{gpu()};
+  for (std::int64_t splits : {1, 3, 66}) {
+    memory mem;
+    randomness r(11);
+    maker k{mem, r, splits != 3};
+    const std::int64_t t = 37, m = splits == 1 ? 2 : 4, h = splits == 1 ? 2000 : 1008, channels = m * h;
+    const std::int64_t mixes = m * (m + 2);
+    mhc::pre_norm_fn n{.residual = k.bf16({t, m, h}),
+                       .fn = k.f32({mixes, channels}),
+                       .norm_weight = splits == 3 ? tensor{} : k.f32({channels}),
+                       .out_mul = k.f32({t, mixes}),
+                       .sqrsum = k.f32({t}),
+                       .out = k.f32({t, mixes})};
+    n.n_splits = splits;
+    compare(n, 1e-5);
+    if (n.norm_weight) continue;
+    mhc::pre_norm_fn_partials s{.residual = n.residual,
+                                .fn = n.fn,
+                                .out_mul_splitted = k.f32({splits, t, 1, mixes}),
+                                .sqrsum_splitted = k.f32({splits, t, 1})};
+    s.n_splits = splits;
+    s.rms_group_size = channels;
+    device_copy<mhc::pre_norm_fn> whole(on_gpu, n);
+    device_copy<mhc::pre_norm_fn_partials> parts(on_gpu, s);
+    run(on_gpu, whole.problem());
+    run(on_gpu, parts.problem());
+    on_gpu.wait();
+    for (const auto& [name, host] : {std::pair{"out_mul_splitted", s.out_mul_splitted},
+                                     std::pair{"sqrsum_splitted", s.sqrsum_splitted}}) {
+      const bytes sums = parts.download(name);
+      std::memcpy(host.data, sums.data(), sums.size());
+    }
+    mhc::reduce_partials_and_rmsnorm last{.out_mul_splitted = s.out_mul_splitted,
+                                          .sqrsum_splitted = s.sqrsum_splitted};
+    last.rms_group_size = channels;
+    last.norm_eps = n.norm_eps;
+    last.out = mem.make(dtype::f32, {t, mixes});
+    compare(last, 0);
+    const bytes got = whole.download("out");
+    for (std::int64_t i = 0; i < t; ++i)
+      for (std::int64_t j = 0; j < mixes; ++j)
+        CHECK(value(got, static_cast<std::size_t>(i * n.out.stride(0) + j), dtype::f32) ==
+              static_cast<const float*>(last.out.data)[i * mixes + j]);
+  }
+}

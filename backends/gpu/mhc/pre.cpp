@@ -112,7 +112,7 @@ template <class P>
 partial_sums own_partials(const portile_device_info& device, const P& p, std::int64_t splits, void* memory) {
   const std::int64_t tokens = p.residual.extent(0), channels = p.residual.extent(1) * p.residual.extent(2);
   auto* const after = memory ? static_cast<unsigned char*>(memory) + mixes_bytes(p.residual) : nullptr;
-  return {after, kept_splits(device, tokens, std::min(splits, channels)), tokens,
+  return {after, kept_splits(device, tokens, std::min(splits, channels), channels), tokens,
           portile::mhc::mixes_of(p.residual.extent(1))};
 }
 rows<float> own_mixes(const context& c, const tensor& residual) {

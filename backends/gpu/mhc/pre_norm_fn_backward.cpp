@@ -2,6 +2,7 @@
 #include <portile/kernels/mhc/pre_norm_fn_backward.hpp>
 
 #include "backends/gpu/mhc.hpp"
+#include "backends/gpu/reduce.hpp"
 
 namespace portile::gpu {
 namespace {
@@ -25,7 +26,8 @@ struct backward_params {
   std::int64_t fn_stride;
   const float*
       token_rows;  ///< [tokens, mixes + 1]: the rounded gradients of the products, that of the squares
-  float* partial;  ///< [parts, mixes, mult * hidden]: merged gradients of each part of the tokens
+  const float* fragments;  ///< the same for the matrix unit (fragments_kernel)
+  float* partial;          ///< [parts, mixes, mult * hidden]: merged gradients of each part of the tokens
   std::int64_t tokens, mult, hidden, mixes;
   std::int64_t part, parts;
   std::int64_t work;
@@ -33,7 +35,7 @@ struct backward_params {
   // What residual_grad begins with: the gradient there, or those of the block (pre_mix has data), or 0.
   rows<const float> pre_mix, comb_mix;
   rows<const bf16> layer_input_grad, out_grad;  ///< out_grad without data: the head
-  bool accumulate_residual, paired;
+  bool accumulate_residual, paired, aligned;
   bool streams, parameters;  ///< what this launch computes
 };
 
@@ -261,6 +263,311 @@ struct wide_backward_kernel : backward_step {
   }
 };
 
+/// How the matrix unit takes sixteen tokens' rounded gradients of the products, mg. With g = lane / 4,
+/// q = lane % 4 and o an octet of mixes, a lane's words are, in this order,
+///   for the streams, [half of the tokens][o][b]: mg[8 * half + g, 8 * o + q + 4 * b]
+///   for the parameters, [half][o][b]: mg[8 * half + 2 * q + b, 8 * o + g]
+///   sqrsum_grad of the tokens 2q, 2q + 1, 2q + 8, 2q + 9
+template <int octets>
+struct fragments {
+  static constexpr int tokens = 16, lanes = 32;
+  static constexpr int pieces = 2 * octets + 1;  ///< of 16 bytes; they lie [piece][lane]
+  static constexpr int words = pieces * lanes * 4;
+};
+
+/// Where the backward pass begins: what mhc.reduce_partials_and_rmsnorm_backward computes, as fragments,
+/// zeros after the last token. Eight lanes take a token.
+template <int octets>
+struct fragments_kernel {
+  using shape = fragments<octets>;
+  static constexpr int threads = 128, lanes = threads / shape::tokens, pitch = 8 * octets + 1;
+  static constexpr std::size_t shared_bytes = (pitch + 1) * shape::tokens * sizeof(float);
+  struct params {
+    rows<const float> out_grad, out_mul;
+    const float* sqrsum;
+    std::int64_t tokens, mixes, tiles;
+    float size, eps;
+    float* to;
+  };
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    float* const mg = block.template shared<float>();
+    float* const sqrsum_grad = mg + shape::tokens * pitch;
+    const int token = block.thread() / lanes, lane = block.thread() % lanes;
+    for (std::int64_t tile = block.index(); tile < p.tiles; tile += block.grid()) {
+      const std::int64_t t = tile * shape::tokens + token;
+      const bool live = t < p.tokens;
+      float grad[octets], mul[octets];
+      PORTILE_UNROLL
+      for (int o = 0; o < octets; ++o) {
+        const bool there = live && 8 * o + lane < p.mixes;
+        grad[o] = there ? p.out_grad.at(t)[8 * o + lane] : 0.0f;
+        mul[o] = there ? p.out_mul.at(t)[8 * o + lane] : 0.0f;
+      }
+      const float sqrsum = live ? p.sqrsum[t] : 1.0f;
+      const float r = rms_rstd(sqrsum, p.size, p.eps);
+      double r_grad = 0;
+      PORTILE_UNROLL
+      for (int o = 0; o < octets; ++o) {
+        const bool there = live && 8 * o + lane < p.mixes;
+        r_grad += static_cast<double>(grad[o]) * mul[o];
+        mg[token * pitch + 8 * o + lane] = there ? tf32_factor(grad[o] * r) : 0.0f;
+      }
+      r_grad = reduce_lanes(block, r_grad, lanes, plus{});
+      if (lane == 0)
+        sqrsum_grad[token] =
+            live ? sqrsum_gradient(static_cast<float>(r_grad), r, sqrsum, p.size, p.eps) : 0.0f;
+      block.barrier();
+      for (int at = block.thread(); at < shape::pieces * shape::lanes; at += threads) {
+        const int g = at % shape::lanes / 4, q = at % 4, first = at / shape::lanes * 4;
+        float v[4];
+        PORTILE_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const int word = (first + e) % (4 * octets), b = word % 2, o = word / 2 % octets;
+          const int half = word / (2 * octets);
+          if (first >= 8 * octets)
+            v[e] = sqrsum_grad[e / 2 * 8 + 2 * q + e % 2];
+          else if (first < 4 * octets)
+            v[e] = mg[(8 * half + g) * pitch + 8 * o + q + 4 * b];
+          else
+            v[e] = mg[(8 * half + 2 * q + b) * pitch + 8 * o + g];
+        }
+        store_values<float, 4>(p.to + tile * shape::words + at * 4, 0, v);
+      }
+      block.barrier();
+    }
+  }
+};
+
+/// Both products on the matrix unit, the residual read once. A wave walks a part of the tokens, sixteen a
+/// turn, with 64 channels of a stream: a lane has eight of them, 16 bytes, of two tokens in each half of the
+/// turn. Channels 8g + 2n and 8g + 2n + 1 are rows g and g + 8 of tile n, so that what a lane loads,
+/// multiplies and stores is its own throughout.
+template <int octets, bool whole_block>
+struct matrix_backward_kernel : backward_step {
+  using shape = fragments<octets>;
+  static constexpr int threads = 128, wave_width = 64, width = threads / 32 * wave_width;
+  static constexpr int min_blocks = 3;
+  static constexpr int tiles = chunk / 2;
+  /// Halves of a turn at a time: more loads are on their way, or more of mhc.block_backward's for a half.
+  static constexpr int halves = whole_block ? 1 : 2, own = 2 * halves;
+  /// The lane's factors from fn: [tile][octet][16 bytes], read by no other lane.
+  static constexpr std::size_t shared_bytes = std::size_t{tiles} * octets * threads * 16;
+  using params = backward_params;
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    if constexpr (Block::has_mma_tf32) {
+      float* const factors = block.template shared<float>() + block.thread() * 4;
+      const int g = block.lane() / 4, q = block.lane() % 4;
+      for (std::int64_t work = block.index(); work < p.work; work += block.grid()) {
+        const work_place at(p, work);
+        const int h = static_cast<int>(at.block) * width + block.wave() * wave_width + g * chunk;
+        const int stream = static_cast<int>(at.stream), part = static_cast<int>(at.part);
+        const bool live = h < p.hidden;
+        const std::int64_t first = part * p.part;
+        const std::int64_t end = first + p.part < p.tokens ? first + p.part : p.tokens;
+        bring_factors(p, live, q, stream * p.hidden + h, factors);
+
+        float merged[tiles][octets][4] = {};
+        for (std::int64_t t = first; t < end; t += shape::tokens) {
+          const float* const fragment = p.fragments + t / shape::tokens * shape::words + block.lane() * 4;
+          const int left = end - t < shape::tokens ? static_cast<int>(end - t) : shape::tokens;
+          PORTILE_UNROLL
+          for (int half = 0; half < 2; half += halves)
+            take(block, p, {t, stream, h, live ? left : 0, q, half}, fragment, factors, merged);
+        }
+        if (p.parameters && live) store_merged(p, part, stream * p.hidden + h, q, merged);
+      }
+    }
+  }
+
+  /// A lane's share: channels h .. h + 7 of a stream, and `own` of the turn's tokens where there are as many.
+  struct lane_place {
+    std::int64_t t;
+    int stream, h, count, q, half;  ///< count: tokens of the turn, 0 for a lane without channels
+
+    PORTILE_DEVICE int place(int u) const { return (half + u / 2) * 8 + 2 * q + u % 2; }
+    PORTILE_DEVICE std::int64_t token(int u) const { return t + place(u); }
+    PORTILE_DEVICE bool has(int u) const { return place(u) < count; }
+  };
+
+  /// fn of the lane's channels as the products take it, of rows 8 * o + q and 8 * o + q + 4.
+  static PORTILE_DEVICE void bring_factors(const params& p, bool live, int q, std::int64_t k, float* to) {
+    float weight[chunk] = {};
+    if (live && p.norm_weight) load_values<float, chunk>(p.norm_weight, k, weight);
+    PORTILE_UNROLL
+    for (int o = 0; o < octets; ++o) {
+      float v[2][chunk] = {};
+      PORTILE_UNROLL
+      for (int b = 0; b < 2; ++b) {
+        const int j = 8 * o + q + 4 * b;
+        if (!live || j >= p.mixes) continue;
+        load_values<float, chunk>(p.fn + j * p.fn_stride, k, v[b]);
+        PORTILE_UNROLL
+        for (int e = 0; e < chunk; ++e) v[b][e] = tf32_factor(p.norm_weight ? v[b][e] * weight[e] : v[b][e]);
+      }
+      PORTILE_UNROLL
+      for (int n = 0; n < tiles; ++n) {
+        const float piece[4] = {v[0][2 * n], v[0][2 * n + 1], v[1][2 * n], v[1][2 * n + 1]};
+        store_values<float, 4>(to + (n * octets + o) * threads * 4, 0, piece);
+      }
+    }
+  }
+
+  template <class Block>
+  static PORTILE_DEVICE void take(const Block& block, const params& p, const lane_place& lane,
+                                  const float* fragment, const float* factors,
+                                  float (&merged)[tiles][octets][4]) {
+    words4 r[own];
+    load_rows(p.residual, lane, r);
+    if constexpr (whole_block) {
+      float sum[own][chunk];
+      gradients_of_block(p, lane, sum);
+      if (p.parameters) add_parameters(block, lane, r, fragment, merged);
+      finish_streams(
+          block, p, lane, r, [&](int u, int e) { return sum[u][e]; }, fragment, factors);
+    } else {
+      words4 old[own] = {};
+      if (p.accumulate_residual) load_rows(p.residual_grad, lane, old);
+      if (p.parameters) add_parameters(block, lane, r, fragment, merged);
+      finish_streams(
+          block, p, lane, r, [&](int u, int e) { return lane_value(old[u], e); }, fragment, factors);
+    }
+  }
+
+  template <class T>
+  static PORTILE_DEVICE void load_rows(const rows<T>& from, const lane_place& lane, words4 (&w)[own]) {
+    PORTILE_UNROLL
+    for (int u = 0; u < own; ++u) {
+      w[u] = words4{};
+      if (lane.has(u)) w[u] = load16(from.at(lane.token(u), lane.stream) + lane.h);
+    }
+  }
+  /// What the gradients of the streams begin with in mhc.block_backward.
+  static PORTILE_DEVICE void gradients_of_block(const params& p, const lane_place& lane,
+                                                float (&sum)[own][chunk]) {
+    words4 og[own];
+    load_rows(p.layer_input_grad, lane, og);  // it has no streams: their stride is 0
+    float pre[own];
+    PORTILE_UNROLL
+    for (int u = 0; u < own; ++u) {
+      pre[u] = lane.has(u) ? p.pre_mix.at(lane.token(u))[lane.stream] : 0.0f;
+      PORTILE_UNROLL
+      for (int e = 0; e < chunk; ++e) sum[u][e] = 0.0f;
+    }
+    PORTILE_NO_UNROLL
+    for (int o = 0; p.out_grad.data && o < p.mult; o += ahead) {
+      words4 w[ahead][own];
+      float comb[ahead][own];
+      PORTILE_UNROLL
+      for (int i = 0; i < ahead; ++i) {
+        const int count = o + i < p.mult ? lane.count : 0;
+        load_rows(p.out_grad, {lane.t, o + i, lane.h, count, lane.q, lane.half}, w[i]);
+        PORTILE_UNROLL
+        for (int u = 0; u < own; ++u)
+          comb[i][u] = lane.place(u) < count ? p.comb_mix.at(lane.token(u), lane.stream)[o + i] : 0.0f;
+      }
+      PORTILE_UNROLL
+      for (int i = 0; i < ahead; ++i) {
+        if (o + i >= p.mult) continue;
+        PORTILE_UNROLL
+        for (int u = 0; u < own; ++u) add_scaled(comb[i][u], w[i][u], sum[u]);
+      }
+    }
+    PORTILE_UNROLL
+    for (int u = 0; u < own; ++u) add_scaled(pre[u], og[u], sum[u]);
+  }
+
+  /// Words of a half from word `first` of its kind on.
+  template <int count>
+  static PORTILE_DEVICE void load_fragment(const float* fragment, int first, float (&v)[count]) {
+    PORTILE_UNROLL
+    for (int i = 0; i < count; i += 2) {
+      const words2 w = load8(fragment + (first + i) / 4 * shape::lanes * 4 + (first + i) % 4);
+      v[i] = numeric::bits_float(w.w[0]);
+      v[i + 1] = numeric::bits_float(w.w[1]);
+    }
+  }
+
+  /// merged += residual^T * mg: rows are channels, columns mixes.
+  template <class Block>
+  static PORTILE_DEVICE void add_parameters(const Block& block, const lane_place& lane,
+                                            const words4 (&r)[own], const float* fragment,
+                                            float (&merged)[tiles][octets][4]) {
+    PORTILE_UNROLL
+    for (int i = 0; i < halves; ++i) {
+      float mg[2 * octets];
+      load_fragment(fragment, (2 + lane.half + i) * 2 * octets, mg);
+      const words4 &even = r[2 * i], &odd = r[2 * i + 1];
+      PORTILE_UNROLL
+      for (int n = 0; n < tiles; ++n) {
+        const float a[4] = {lane_value(even, 2 * n), lane_value(even, 2 * n + 1), lane_value(odd, 2 * n),
+                            lane_value(odd, 2 * n + 1)};
+        PORTILE_UNROLL
+        for (int o = 0; o < octets; ++o) block.mma_tf32_16x8x8(merged[n][o], a, {mg[2 * o], mg[2 * o + 1]});
+      }
+    }
+  }
+
+  /// Adds fn^T * mg^T, whose rows are channels and columns tokens, and what comes through the squares to
+  /// `before`, and stores the streams' gradients.
+  template <class Block, class F>
+  static PORTILE_DEVICE void finish_streams(const Block& block, const params& p, const lane_place& lane,
+                                            const words4 (&r)[own], F before, const float* fragment,
+                                            const float* factors) {
+    float mg[2 * octets * halves], sqrsum_grad[own];
+    load_fragment(fragment, lane.half * 2 * octets, mg);
+    load_fragment(fragment, 8 * octets + 2 * lane.half, sqrsum_grad);
+    words4 to[own];
+    PORTILE_UNROLL
+    for (int n = 0; n < tiles; ++n) {
+      block.wave_barrier();  // else the factors of all tiles would be loaded first, for want of registers
+      float a[octets][4];
+      PORTILE_UNROLL
+      for (int o = 0; o < octets; ++o) load_values<float, 4>(factors, (n * octets + o) * threads * 4, a[o]);
+      PORTILE_UNROLL
+      for (int i = 0; i < halves; ++i) {
+        const int even = 2 * i, odd = even + 1;
+        float d[4] = {before(even, 2 * n), before(odd, 2 * n), before(even, 2 * n + 1),
+                      before(odd, 2 * n + 1)};
+        PORTILE_UNROLL
+        for (int o = 0; o < octets; ++o) {
+          const float* const b = mg + (i * octets + o) * 2;
+          block.mma_tf32_16x8x8(d, a[o], {b[0], b[1]});
+        }
+        PORTILE_UNROLL
+        for (int b = 0; b < 2; ++b) {
+          const int u = even + b;
+          const float low = ::fmaf(2.0f * lane_value(r[u], 2 * n), sqrsum_grad[u], d[b]);
+          const float high = ::fmaf(2.0f * lane_value(r[u], 2 * n + 1), sqrsum_grad[u], d[2 + b]);
+          to[u].w[n] = to_bf16x2(low, high);
+        }
+      }
+    }
+    PORTILE_UNROLL
+    for (int u = 0; u < own; ++u)
+      if (lane.has(u)) store16(p.residual_grad.at(lane.token(u), lane.stream) + lane.h, to[u]);
+  }
+
+  static PORTILE_DEVICE void store_merged(const params& p, std::int64_t part, std::int64_t k, int q,
+                                          const float (&merged)[tiles][octets][4]) {
+    PORTILE_UNROLL
+    for (int o = 0; o < octets; ++o) {
+      PORTILE_UNROLL
+      for (int b = 0; b < 2; ++b) {
+        const int j = 8 * o + 2 * q + b;
+        if (j >= p.mixes) continue;
+        float v[chunk];
+        PORTILE_UNROLL
+        for (int e = 0; e < chunk; ++e) v[e] = merged[e / 2][o][e % 2 * 2 + b];
+        store_values<float, chunk>(p.partial + (part * p.mixes + j) * p.mult * p.hidden + k, 0, v);
+      }
+    }
+  }
+};
+
 /// Adds the parts in order: into part 0, or as fn's gradient where that is all that is wanted.
 struct merged_total_kernel {
   static constexpr int threads = 256;
@@ -289,17 +596,22 @@ struct merged_total_kernel {
   }
 };
 
-/// Tokens of a part: at least 128, and at most eight parts.
-std::int64_t part_of(std::int64_t tokens) {
-  return std::max<std::int64_t>(128, numeric::ceil_div(tokens, 8));
+/// Tokens of a part, a multiple of those of a turn: each part leaves gradients of all parameters. 200,704
+/// channels in all parts together fill the large devices twice; fewer than 176 tokens are not worth it.
+std::int64_t part_of(std::int64_t tokens, std::int64_t channels) {
+  const std::int64_t parts = std::clamp<std::int64_t>(200704 / channels, 1, 32);
+  return numeric::align_up(std::max<std::int64_t>(176, numeric::ceil_div(tokens, parts)), 16);
 }
 
-/// Floats of the workspace: the tokens' rows, then the partial gradients; one part also without tokens.
+/// Floats of the workspace: the tokens' rows or fragments, then the partial gradients; one part also without
+/// tokens.
 std::int64_t row_floats(std::int64_t tokens, std::int64_t mixes) {
-  return numeric::align_up(tokens * (mixes + 1), 64);
+  const std::int64_t fragment = mixes <= 8 ? fragments<1>::words : mixes <= 24 ? fragments<3>::words : 0;
+  return std::max(numeric::align_up(tokens * (mixes + 1), 64), numeric::ceil_div(tokens, 16) * fragment);
 }
 std::uint64_t workspace_of(std::int64_t tokens, const tensor& fn, bool parameters) {
-  const std::int64_t parts = std::max<std::int64_t>(1, numeric::ceil_div(tokens, part_of(tokens)));
+  const std::int64_t parts =
+      std::max<std::int64_t>(1, numeric::ceil_div(tokens, part_of(tokens, fn.extent(1))));
   return static_cast<std::uint64_t>(row_floats(tokens, fn.extent(0)) +
                                     (parameters ? parts * fn.extent(0) * fn.extent(1) : 0)) *
          sizeof(float);
@@ -315,8 +627,53 @@ void start_kernel(const context& c, backward_params q, std::int64_t mix_groups, 
   gpu::launch<Kernel>(c, q.work, shared_bytes, q);
 }
 
+/// By multiply-adds: any number of mixes, any alignment.
+template <class P>
+void start_kernels(const context& c, const P& p, const tensor& grad, backward_params q) {
+  const std::int64_t pitch = q.mixes + 1;
+  float* const memory = static_cast<float*>(c.call.workspace);
+  q.token_rows = memory;
+  launch_rmsnorm_backward(c, grad, rows<const float>(p.out_mul),
+                          rows<const float>(static_cast<const float*>(p.sqrsum.data), 1, 0), 1,
+                          static_cast<float>(p.fn.extent(1)), static_cast<float>(p.norm_eps), true,
+                          rows<float>(memory, pitch, 0),
+                          rows<float>(memory ? memory + q.mixes : nullptr, pitch, 0));
+  if (q.mixes <= 8) {
+    start_kernel<backward_kernel<8>>(c, q, 1, backward_kernel<8>::shared_bytes);
+  } else if (q.mixes <= 24) {
+    start_kernel<backward_kernel<24>>(c, q, 1, backward_kernel<24>::shared_bytes);
+  } else {
+    start_kernel<wide_backward_kernel>(c, q, 1, wide_backward_kernel::shared_bytes(q.mixes));
+    q.streams = false;
+    if (q.parameters)
+      start_kernel<backward_kernel<24>>(c, q, numeric::ceil_div(q.mixes, 24),
+                                        backward_kernel<24>::shared_bytes);
+  }
+}
+
+template <int octets, class P>
+void start_matrix_kernels(const context& c, const P& p, const tensor& grad, backward_params q) {
+  using first = fragments_kernel<octets>;
+  float* const memory = static_cast<float*>(c.call.workspace);
+  q.fragments = memory;
+  const std::int64_t tiles = numeric::ceil_div(q.tokens, fragments<octets>::tokens);
+  const typename first::params f{rows<const float>(grad),
+                                 rows<const float>(p.out_mul),
+                                 static_cast<const float*>(p.sqrsum.data),
+                                 q.tokens,
+                                 q.mixes,
+                                 tiles,
+                                 static_cast<float>(p.fn.extent(1)),
+                                 static_cast<float>(p.norm_eps),
+                                 memory};
+  gpu::launch<first>(c, tiles, first::shared_bytes, f);
+  using kernel = matrix_backward_kernel<octets, std::is_same_v<P, mhc::block_backward>>;
+  start_kernel<kernel>(c, q, 1, kernel::shared_bytes);
+}
+
 /// P is mhc.pre_norm_fn_backward or mhc.block_backward; `grad` that of the mixing logits. `q` knows where
-/// residual_grad begins and whether everything has pairs of channels at multiples of 4 bytes.
+/// residual_grad begins and whether what that takes has pairs of channels at multiples of 4 bytes, and chunks
+/// of 16.
 template <class P>
 void start_backward(const context& c, const P& p, const tensor& grad, backward_params q) {
   const merge_gradients to(p.fn_grad, p.norm_weight_grad, p.fn, p.norm_weight, p.accumulate);
@@ -330,31 +687,24 @@ void start_backward(const context& c, const P& p, const tensor& grad, backward_p
   q.mult = p.residual.extent(1);
   q.hidden = p.residual.extent(2);
   q.mixes = p.fn.extent(0);
-  q.part = part_of(q.tokens);
+  q.part = part_of(q.tokens, channels);
   q.parts = numeric::ceil_div(q.tokens, q.part);
   q.paired = q.paired && whole_chunks(p.residual, 4) && whole_chunks(p.residual_grad, 4);
   q.parameters = to.fn_grad || to.norm_weight_grad;
   q.streams = true;
   float* const memory = static_cast<float*>(c.call.workspace);
-  q.token_rows = memory;
   q.partial = memory ? memory + row_floats(q.tokens, q.mixes) : nullptr;
 
-  const std::int64_t pitch = q.mixes + 1;
-  launch_rmsnorm_backward(c, grad, rows<const float>(p.out_mul),
-                          rows<const float>(static_cast<const float*>(p.sqrsum.data), 1, 0), 1,
-                          static_cast<float>(channels), static_cast<float>(p.norm_eps), true,
-                          rows<float>(memory, pitch, 0),
-                          rows<float>(memory ? memory + q.mixes : nullptr, pitch, 0));
-  if (q.mixes <= 8) {
-    start_kernel<backward_kernel<8>>(c, q, 1, backward_kernel<8>::shared_bytes);
-  } else if (q.mixes <= 24) {
-    start_kernel<backward_kernel<24>>(c, q, 1, backward_kernel<24>::shared_bytes);
+  const bool on_matrix_unit = has_mma_tf32(*c.call.device) && q.mixes <= 24 && q.aligned &&
+                              whole_chunks(p.residual) && whole_chunks(p.residual_grad) &&
+                              whole_chunks(p.fn) && whole_chunks(p.norm_weight);
+  if (on_matrix_unit) {
+    if (q.mixes <= 8)
+      start_matrix_kernels<1>(c, p, grad, q);
+    else
+      start_matrix_kernels<3>(c, p, grad, q);
   } else {
-    start_kernel<wide_backward_kernel>(c, q, 1, wide_backward_kernel::shared_bytes(q.mixes));
-    q.streams = false;
-    if (q.parameters)
-      start_kernel<backward_kernel<24>>(c, q, numeric::ceil_div(q.mixes, 24),
-                                        backward_kernel<24>::shared_bytes);
+    start_kernels(c, p, grad, q);
   }
   if (!q.parameters) return;
   const bool direct = !to.norm_weight_grad;
@@ -372,7 +722,7 @@ struct pre_norm_fn_backward_simt {
   static void launch(const context& c, const mhc::pre_norm_fn_backward& p) {
     backward_params q{};
     q.accumulate_residual = p.accumulate_residual;
-    q.paired = true;
+    q.paired = q.aligned = true;
     start_backward(c, p, p.out_grad, q);
   }
 };
@@ -390,6 +740,7 @@ struct block_backward_simt {
       q.comb_mix = rows<const float>(p.comb_mix);
     }
     q.paired = whole_chunks(p.layer_input_grad, 4) && whole_chunks(p.out_grad, 4);
+    q.aligned = whole_chunks(p.layer_input_grad) && whole_chunks(p.out_grad);
     start_backward(c, p, p.mixes_grad, q);
   }
 };
