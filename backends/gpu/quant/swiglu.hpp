@@ -156,12 +156,12 @@ PORTILE_DEVICE float silu_estimate(float l) {
   return l * reciprocal_estimate(1.0f + exp2_estimate(l * -0x1.715476p+0f));
 }
 
-/// Where an estimate of the weighted activation tells its rounded value. For |l| <= left, |r| <= right and |w| <=
-/// 2^20 the estimate is within `error` of the value, relative to it. In units of 2^-24, l having 1.22 |l| through
-/// the argument of 2^x: 8 from the two estimates, 2 from the sum and the quotient, 3.6 from the rounding of the
-/// value's own steps, 4 from the two products on both sides, 1 from the bounds' own product. Only products below the
-/// normal numbers are less exact. They come out as codes of 0, and where results of that size have bits of their own,
-/// values below 2^-60 are not taken from estimates.
+/// Where an estimate of the weighted activation tells its rounded value. For |l| <= left, |r| <= right and
+/// |w| <= 2^20 the estimate is within `error` of the value, relative to it. In units of 2^-24, l having 1.22
+/// |l| through the argument of 2^x: 8 from the two estimates, 2 from the sum and the quotient, 3.6 from the
+/// rounding of the value's own steps, 4 from the two products on both sides, 1 from the bounds' own product.
+/// Only products below the normal numbers are less exact. They come out as codes of 0, and where results of
+/// that size have bits of their own, values below 2^-60 are not taken from estimates.
 struct swiglu_bounds {
   float left, right, error;
 };

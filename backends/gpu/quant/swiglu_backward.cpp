@@ -141,7 +141,7 @@ template <class In, class Grad, class Out>
 struct gradients_near {
   using general = gradients<In, Grad, Out>;
   static constexpr bool quantised = general::quantised;
-  static constexpr int threads = 128, values = 8, min_blocks = 8;
+  static constexpr int threads = 128, values = 8, min_blocks = !quantised ? 8 : sizeof(Grad) == 2 ? 7 : 6;
   static constexpr std::uint32_t step = threads * values;
   struct params : gradient_params<In, Grad, Out> {
     byte_rows x_rows, grad_rows, x_grad_rows, act_rows, code_rows;
@@ -367,15 +367,13 @@ void launch_gradients(const context& c, const P& p, float* row_grad) {
   const std::int64_t blocks = k.hidden > 0 || row_grad ? k.rows : 0;
   if constexpr (!std::is_same_v<In, float> && std::is_same_v<Out, numeric::bf16>) {
     using near = gradients_near<In, Grad, Out>;
-    typename near::params n{k,
-                            byte_rows(x),
-                            byte_rows(p.out_grad),
-                            byte_rows(p.x_grad),
-                            byte_rows(p.act_out),
-                            {},
-                            {},
-                            {},
-                            static_cast<std::uint32_t>(k.hidden)};
+    typename near::params n{};
+    static_cast<gradient_params<In, Grad, Out>&>(n) = k;
+    n.x_rows = byte_rows(x);
+    n.grad_rows = byte_rows(p.out_grad);
+    n.x_grad_rows = byte_rows(p.x_grad);
+    n.act_rows = byte_rows(p.act_out);
+    n.columns = static_cast<std::uint32_t>(k.hidden);
     bool fast = k.aligned && k.rows < byte_rows::limit && 4 * k.hidden < byte_rows::limit &&
                 byte_rows::fit(x, p.out_grad, p.x_grad, p.act_out);
     if constexpr (kernel::quantised) {

@@ -126,9 +126,9 @@ struct swiglu_chunks {
   }
 };
 
-/// The same for aligned rows of bf16 whose sizes fit 32 bits. The activations are estimated first, in a third of the
-/// steps; where the bounds of all estimates round to the same results these are the results, and elsewhere the
-/// activations are computed.
+/// The same for aligned rows of bf16 whose sizes fit 32 bits. The activations are estimated first, in a third
+/// of the steps; where the bounds of all estimates round to the same results these are the results, and
+/// elsewhere the activations are computed.
 template <class Out>
 struct swiglu_estimated {
   static constexpr bool quantised = std::is_same_v<Out, numeric::e4m3>;
@@ -199,10 +199,11 @@ struct swiglu_estimated {
     PORTILE_DEVICE float estimate(int i) const { return silu_estimate(l(i)) * r(i) * weight; }
     PORTILE_DEVICE float value(const swiglu_clamp& clamp, int i) const {
       const float x = l(i), y = r(i);
-      return (clamp.is_near(::fabsf(x), ::fabsf(y)) ? swiglu_near(x).silu * y : clamp.activation(x, y)) * weight;
+      return (clamp.is_near(::fabsf(x), ::fabsf(y)) ? swiglu_near(x).silu * y : clamp.activation(x, y)) *
+             weight;
     }
-    /// All values are within the bounds of the estimate and the clamp. A sum of squares is at least its largest
-    /// term but for the rounding of the latter.
+    /// All values are within the bounds of the estimate and the clamp. A sum of squares is at least its
+    /// largest term but for the rounding of the latter.
     PORTILE_DEVICE bool within(const params& p) const {
       std::uint32_t l2 = 0, r2 = 0;
       PORTILE_UNROLL
@@ -222,7 +223,7 @@ struct swiglu_estimated {
   template <class Block>
   static PORTILE_DEVICE void to_codes(const Block& block, const params& p, const chunk_of& c,
                                       clamp_counts& counts) {
-    numeric::scale s;
+    numeric::scale s{};
     std::uint32_t codes[4];
     bool sure = false;
     const bool within = c.within(p);
@@ -252,10 +253,12 @@ struct swiglu_estimated {
       s = e4m3_scale(group_max(block, p, largest_of(v)), p.amax_clamp, p.flags.round);
       PORTILE_UNROLL
       for (int i = 0; i < values; i += 4)
-        codes[i / 4] = to_e4m3x4(v[i] * s.sf_inv, v[i + 1] * s.sf_inv, v[i + 2] * s.sf_inv, v[i + 3] * s.sf_inv);
+        codes[i / 4] =
+            to_e4m3x4(v[i] * s.sf_inv, v[i + 1] * s.sf_inv, v[i + 2] * s.sf_inv, v[i + 3] * s.sf_inv);
     }
     if (!c.live) return;
-    store16(p.out_rows.template row<unsigned char>(c.row) + c.first, {{codes[0], codes[1], codes[2], codes[3]}});
+    store16(p.out_rows.template row<unsigned char>(c.row) + c.first,
+            {{codes[0], codes[1], codes[2], codes[3]}});
     const std::uint32_t column = c.first >> p.group_shift;
     if (column << p.group_shift == c.first) p.scales.store(c.row, column, s);
   }
@@ -271,6 +274,7 @@ struct swiglu_estimated {
 
   static PORTILE_DEVICE void to_bf16(const params& p, const chunk_of& c, clamp_counts& counts) {
     if (!c.live) return;
+    constexpr float tiny = 0x1p-60f;
     const bool within = c.within(p);
     float v[values], smallest = numeric::infinity();
     std::uint32_t out[pairs], differ[pairs], any = 0;
@@ -297,7 +301,6 @@ struct swiglu_estimated {
     }
     store16(p.out_rows.template row<unsigned char>(c.row) + 2 * c.first, {{out[0], out[1], out[2], out[3]}});
   }
-  static constexpr float tiny = 0x1p-60f;
 };
 
 /// One scale a row: a block a row; the first activations of a thread stay in registers.
@@ -391,7 +394,11 @@ bool launch_estimated(const context& c, const swiglu_params<numeric::bf16, Out>&
       (out_sf && !scale_table::fits(out_sf)) || common.rows >= byte_rows::limit ||
       8 * common.hidden >= byte_rows::limit || common.hidden % kernel::values != 0)
     return false;
-  typename kernel::params k{common, byte_rows(x), byte_rows(out), {}, static_cast<std::uint32_t>(common.hidden)};
+  typename kernel::params k{};
+  static_cast<swiglu_params<numeric::bf16, Out>&>(k) = common;
+  k.x_rows = byte_rows(x);
+  k.out_rows = byte_rows(out);
+  k.columns = static_cast<std::uint32_t>(common.hidden);
   if (out_sf) k.scales = scale_table(out_sf, numeric::ceil_div(common.hidden, group));
   k.lanes = static_cast<int>(group / kernel::values);
   k.group_shift = shift_of(group);
@@ -431,7 +438,8 @@ struct swiglu_forward_simt {
         auto k = common_params<decltype(in), decltype(out)>(c, p);
         k.x_aligned = loads_aligned<decltype(in), kernel::values>(p.x);
         k.out_aligned = stores_aligned<decltype(out), kernel::values>(p.out);
-        if constexpr (std::is_same_v<decltype(in), numeric::bf16> && std::is_same_v<decltype(out), numeric::bf16>)
+        if constexpr (std::is_same_v<decltype(in), numeric::bf16> &&
+                      std::is_same_v<decltype(out), numeric::bf16>)
           if (launch_estimated(c, k, p.x, p.out, {}, swiglu_estimated<numeric::bf16>::values)) return;
         launch_chunks(c, k, kernel::values);
       });
