@@ -294,6 +294,17 @@ PORTILE_DEVICE float min_number(float x, float number) {
 #endif
 }
 
+/// The larger of two, a NaN if one is.
+PORTILE_DEVICE float max_or_nan(float a, float b) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  float m;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+  return m;
+#else
+  return numeric::is_nan(a) || a > b ? a : b;
+#endif
+}
+
 /// Two values as bf16, the first one in the low half; the bits of numeric::to_bf16, NaN included.
 PORTILE_DEVICE std::uint32_t to_bf16x2(float first, float second) {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
