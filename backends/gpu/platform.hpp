@@ -390,6 +390,31 @@ PORTILE_DEVICE float exp2_estimate(float x) {
 #endif
 }
 
+/// log2(x) with an error of 2^-22, relative to it for x outside of 1/2 to 2; sqrt(x) with a relative one of
+/// 2^-22.
+PORTILE_DEVICE float log2_estimate(float x) {
+#if defined(PORTILE_GPU_CUDA)
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#elif defined(PORTILE_GPU_HIP)
+  return log2f(x);
+#else
+  return ::log2f(x) + (numeric::float_bits(x) % 2 ? 0x1p-23f : -0x1p-23f);
+#endif
+}
+PORTILE_DEVICE float sqrt_estimate(float x) {
+#if defined(PORTILE_GPU_CUDA)
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#elif defined(PORTILE_GPU_HIP)
+  return sqrtf(x);
+#else
+  return ::sqrtf(x) * (numeric::float_bits(x) % 2 ? 1.0f + 0x1p-23f : 1.0f - 0x1p-23f);
+#endif
+}
+
 /// to_bf16x2 where neither is a NaN.
 PORTILE_DEVICE std::uint32_t numbers_to_bf16x2(float first, float second) {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800

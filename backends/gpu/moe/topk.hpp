@@ -101,6 +101,27 @@ PORTILE_DEVICE void load_spread(const Block& block, const float* row, int size, 
   }
 }
 
+template <int held, class Block>
+PORTILE_DEVICE void store_spread(const Block& block, float* row, int size, bool aligned,
+                                 const float (&v)[held]) {
+  if (held % 4 == 0 && aligned) {
+    PORTILE_UNROLL
+    for (int i = 0; i < held; i += 4) {
+      const int at = spread_index(block, i, 2);
+      words4 w;
+      PORTILE_UNROLL
+      for (int j = 0; j < 4; ++j) w.w[j] = numeric::float_bits(v[(i + j) % held]);
+      if (at < size) store16(row + at, w);
+    }
+  } else {
+    PORTILE_UNROLL
+    for (int i = 0; i < held; ++i) {
+      const int at = spread_index(block, i, 0);
+      if (at < size) row[at] = v[i];
+    }
+  }
+}
+
 /// Top-k by candidates: the k-th largest of the lanes' own largest values bounds the k-th largest of all from
 /// below, and few values reach it. These go to slots of shared memory, one a lane, and are ranked by
 /// counting.

@@ -1,6 +1,7 @@
-// The short forms that the SwiGLU kernels compute with have the bits of the long ones.
-#include "backends/gpu/quant/swiglu.hpp"
+// The short forms that kernels compute with have the bits of the long ones, or stay within their bounds.
+#include "backends/gpu/moe/gate.hpp"
 #include "backends/gpu/quant/near_rows.hpp"
+#include "backends/gpu/quant/swiglu.hpp"
 
 #include "support/catch.hpp"
 
@@ -56,4 +57,14 @@ TEST_CASE("e4m3_scale: the bits of numeric::scale_power_of_two") {
     differences += s.sf != expected.sf || s.sf_inv != expected.sf_inv || s.exponent != expected.exponent;
   });
   CHECK(differences == 0);
+}
+
+TEST_CASE("score_estimate: within its bound on either side") {
+  int beyond = 0;
+  for_dense_floats([&](float x) {
+    if (!(std::fabs(x) <= gpu::estimated_logits)) return;
+    const double value = numeric::sqrt_softplus_f32(x);
+    beyond += !(std::fabs(gpu::score_estimate(x) - value) <= (gpu::score_error - 0x1p-20) * value);
+  });
+  CHECK(beyond == 0);
 }
