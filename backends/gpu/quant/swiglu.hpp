@@ -29,6 +29,8 @@ struct segments {
   PORTILE_DEVICE std::int64_t end(std::int64_t e) const { return psum[e] > 0 ? psum[e] : 0; }
   PORTILE_DEVICE std::int64_t begin(std::int64_t e) const { return e > 0 ? align_up(end(e - 1)) : 0; }
 
+  /// Blocks to start at least: the segments are looked at even where there is nothing to compute.
+  std::int64_t blocks(std::int64_t n) const { return psum ? std::max<std::int64_t>(n, 1) : n; }
   /// Reports bad segments: the threads of one block look at all of them.
   template <class Block>
   PORTILE_DEVICE void check(const Block& block, std::int64_t rows, std::uint64_t* trap) const {

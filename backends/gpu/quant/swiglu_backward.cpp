@@ -364,7 +364,7 @@ void launch_gradients(const context& c, const P& p, float* row_grad) {
     k.group_shift = shift_of(p.num_per_channels);
     k.aligned = k.aligned && stores_aligned<numeric::e4m3, n>(p.x_grad_fp8);
   }
-  const std::int64_t blocks = k.hidden > 0 || row_grad ? k.rows : 0;
+  const std::int64_t blocks = k.experts.blocks(k.hidden > 0 || row_grad ? k.rows : 0);
   if constexpr (!std::is_same_v<In, float> && std::is_same_v<Out, numeric::bf16>) {
     using near = gradients_near<In, Grad, Out>;
     typename near::params n{};

@@ -338,7 +338,7 @@ struct swiglu_rows {
       }
       amax = reduce_block(block, amax, larger{}, amax_scratch);
       const numeric::scale s = make_scale(amax, p.amax_clamp, numeric::max_e4m3, p.flags);
-      if (block.thread() == 0) p.out_sf(t, 0, s);
+      if (block.thread() == 0 && p.hidden > 0) p.out_sf(t, 0, s);
       for (std::int64_t j = first; j < p.hidden; j += step) {
         clamp_counts unused;
         if (j > first) activations(p, t, j, w, v, unused);
@@ -410,9 +410,8 @@ bool launch_estimated(const context& c, const swiglu_params<numeric::bf16, Out>&
   k.right_limit = square_below(kernel::bounds.right);
   const std::int64_t in_row = numeric::ceil_div(common.hidden, group) * k.lanes;
   k.chunks = common.rows * in_row;
-  if (k.chunks == 0) return true;
-  k.row_chunks = divider(in_row, k.chunks + kernel::threads);
-  gpu::launch<kernel>(c, numeric::ceil_div(k.chunks, kernel::threads),
+  if (k.chunks > 0) k.row_chunks = divider(in_row, k.chunks + kernel::threads);
+  gpu::launch<kernel>(c, k.experts.blocks(numeric::ceil_div(k.chunks, kernel::threads)),
                       flags_offset<kernel::threads>() + kernel::threads * sizeof(std::uint32_t), k);
   return true;
 }
@@ -424,9 +423,8 @@ void launch_chunks(const context& c, const swiglu_params<In, Out>& common, std::
   typename kernel::params k{common, {}, 0, static_cast<int>(group / kernel::values), shift_of(group)};
   const std::int64_t in_row = numeric::ceil_div(common.hidden, group) * k.lanes;
   k.chunks = common.rows * in_row;
-  if (k.chunks == 0) return;
-  k.row_chunks = divider(in_row, k.chunks + kernel::threads);
-  gpu::launch<kernel>(c, numeric::ceil_div(k.chunks, kernel::threads),
+  if (k.chunks > 0) k.row_chunks = divider(in_row, k.chunks + kernel::threads);
+  gpu::launch<kernel>(c, k.experts.blocks(numeric::ceil_div(k.chunks, kernel::threads)),
                       flags_offset<kernel::threads>() + kernel::threads * sizeof(std::uint32_t), k);
 }
 
@@ -452,22 +450,22 @@ struct swiglu_forward_and_per_token_cast_simt {
     visit<float, numeric::bf16>(p.x.dtype, [&](auto in) {
       using in_type = decltype(in);
       auto k = common_params<in_type, numeric::e4m3>(c, p);
-      if (k.rows == 0 || k.hidden == 0) return;
       k.x_aligned = loads_aligned<in_type, 16>(p.x);
       k.out_aligned = stores_aligned<numeric::e4m3, 16>(p.out);
-      k.out_sf = scale_writer(p.out_sf, numeric::ceil_div(k.hidden, p.num_per_channels));
+      k.out_sf =
+          scale_writer(p.out_sf, numeric::ceil_div(k.hidden, std::max<std::int64_t>(p.num_per_channels, 1)));
       k.flags = quant::flags_of(p);
       k.amax_clamp = p.sf_clamp_min ? static_cast<float>(*p.sf_clamp_min) : numeric::clamp_e4m3;
+      // Rows without values still have their weights looked at.
+      const bool in_groups = k.hidden > 0 && (p.num_per_channels == 32 || p.num_per_channels == 128);
       if constexpr (std::is_same_v<in_type, numeric::bf16>)
-        if ((p.num_per_channels == 32 || p.num_per_channels == 128) &&
-            k.amax_clamp >= numeric::max_e4m3 * 0x1p-126f &&
+        if (in_groups && k.amax_clamp >= numeric::max_e4m3 * 0x1p-126f &&
             launch_estimated(c, k, p.x, p.out, p.out_sf, p.num_per_channels))
           return;
-      if (p.num_per_channels == 32 || p.num_per_channels == 128)
-        return launch_chunks(c, k, p.num_per_channels);
+      if (in_groups) return launch_chunks(c, k, p.num_per_channels);
       using kernel = swiglu_rows<in_type>;
-      gpu::launch<kernel>(c, k.rows, flags_offset<kernel::threads>() + kernel::threads / 32 * sizeof(float),
-                          k);
+      gpu::launch<kernel>(c, k.experts.blocks(k.rows),
+                          flags_offset<kernel::threads>() + kernel::threads / 32 * sizeof(float), k);
     });
   }
 };
