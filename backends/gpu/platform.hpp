@@ -357,6 +357,17 @@ PORTILE_DEVICE float min_number(float x, float number) {
 #endif
 }
 
+/// The larger of two, a NaN if one is.
+PORTILE_DEVICE float max_or_nan(float a, float b) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  float m;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+  return m;
+#else
+  return numeric::is_nan(a) || a > b ? a : b;
+#endif
+}
+
 /// Two values as bf16, the first one in the low half; the bits of numeric::to_bf16, NaN included.
 PORTILE_DEVICE std::uint32_t to_bf16x2(float first, float second) {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
@@ -514,6 +525,98 @@ PORTILE_DEVICE void from_e4m3x2(std::uint16_t codes, float& first, float& second
 #else
   first = numeric::to_float(numeric::e4m3{static_cast<std::uint8_t>(codes)});
   second = numeric::to_float(numeric::e4m3{static_cast<std::uint8_t>(codes >> 8)});
+#endif
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// fast arithmetic
+
+/// 1 / x for 2^-126 < x < 2^126, correctly rounded: the compiler's own steps for such x without its test for
+/// others.
+PORTILE_DEVICE float reciprocal_of_normal(float x) {
+#if defined(PORTILE_GPU_CUDA)
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return ::fmaf(y, -::fmaf(x, y, -1.0f), y);
+#else
+  return 1.0f / x;
+#endif
+}
+
+/// 1 / x and 2^x with a relative error of at most 2^-22; results below the normal numbers may be 0. The
+/// emulator's are wrong on purpose, so that nothing relies on more than this bound.
+PORTILE_DEVICE float reciprocal_estimate(float x) {
+#if defined(PORTILE_GPU_CUDA)
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#elif defined(PORTILE_GPU_HIP)
+  return 1.0f / x;
+#else
+  return (1.0f / x) * (numeric::float_bits(x) % 2 ? 1.0f + 0x1p-23f : 1.0f - 0x1p-23f);
+#endif
+}
+PORTILE_DEVICE float exp2_estimate(float x) {
+#if defined(PORTILE_GPU_CUDA)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#elif defined(PORTILE_GPU_HIP)
+  return exp2f(x);
+#else
+  return ::exp2f(x) * (numeric::float_bits(x) % 2 ? 1.0f + 0x1p-23f : 1.0f - 0x1p-23f);
+#endif
+}
+
+/// log2(x) with an error of 2^-22, relative to it for x outside of 1/2 to 2; sqrt(x) with a relative one of
+/// 2^-22.
+PORTILE_DEVICE float log2_estimate(float x) {
+#if defined(PORTILE_GPU_CUDA)
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#elif defined(PORTILE_GPU_HIP)
+  return log2f(x);
+#else
+  return ::log2f(x) + (numeric::float_bits(x) % 2 ? 0x1p-23f : -0x1p-23f);
+#endif
+}
+PORTILE_DEVICE float sqrt_estimate(float x) {
+#if defined(PORTILE_GPU_CUDA)
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#elif defined(PORTILE_GPU_HIP)
+  return sqrtf(x);
+#else
+  return ::sqrtf(x) * (numeric::float_bits(x) % 2 ? 1.0f + 0x1p-23f : 1.0f - 0x1p-23f);
+#endif
+}
+
+/// to_bf16x2 where neither is a NaN.
+PORTILE_DEVICE std::uint32_t numbers_to_bf16x2(float first, float second) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  return to_bf16x2(first, second);
+#endif
+}
+/// a * b + c of two pairs of bf16, each rounded once to nearest even.
+PORTILE_DEVICE std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
+  std::uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+#else
+  const auto half = [&](int shift) {
+    const auto value = [&](std::uint32_t w) {
+      return static_cast<double>(numeric::bits_float(w >> shift << 16));
+    };
+    return std::uint32_t{numeric::double_to_bf16(::fma(value(a), value(b), value(c))).bits};
+  };
+  return half(0) | half(16) << 16;
 #endif
 }
 

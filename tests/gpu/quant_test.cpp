@@ -413,3 +413,51 @@ TEST_CASE("quant.swiglu_backward and its cast: random problems give the referenc
         return p;
       });
 }
+
+namespace {
+
+/// 64 rows whose left halves hold every bf16 once, neighbours side by side; the right halves are normal.
+tensor all_left_halves(memory& m) {
+  tensor x = m.make(dtype::bf16, {64, 2048});
+  fill_normal(x, 5);
+  auto* bits = static_cast<std::uint16_t*>(x.data);
+  for (std::int64_t i = 0; i < 65536; ++i) bits[i / 1024 * 2048 + i % 1024] = static_cast<std::uint16_t>(i);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("quant.swiglu_*: every bf16 as left half, and normal values that lie between two codes") {
+  for (const bool every : {true, false})
+    for (const bool clamped : {false, true}) {
+      INFO((every ? "every bf16" : "normal") << (clamped ? ", clamped" : ""));
+      memory m;
+      tensor x = every ? all_left_halves(m) : m.make(dtype::bf16, {64, 2048});
+      if (!every) fill_normal(x, 7);
+      const std::optional<double> clamp = clamped ? std::optional<double>(2.5) : std::nullopt;
+      const tensor counts = clamped ? counters(m, 3) : tensor{};
+      {
+        const quant::swiglu_forward p{.x = x, .out = m.make(dtype::bf16, {64, 1024}), .clamp_value = clamp};
+        expect_as_reference(p, agreement(p));
+      }
+      for (const bool round : {true, false}) {
+        const quant::swiglu_forward_and_per_token_cast p{.x = x,
+                                                         .out = m.make(dtype::e4m3, {64, 1024}),
+                                                         .out_sf = m.make(dtype::f32, {64, 8}),
+                                                         .clamped_count = counts,
+                                                         .clamp_value = clamp,
+                                                         .round_sf = round};
+        expect_as_reference(p, agreement(p));
+      }
+      {
+        tensor grad = m.make(dtype::bf16, {64, 1024});
+        fill_normal(grad, 9);
+        const quant::swiglu_backward p{.x = x,
+                                       .out_grad = grad,
+                                       .x_grad = m.make(dtype::bf16, {64, 2048}),
+                                       .act_out = m.make(dtype::bf16, {64, 1024}),
+                                       .clamp_value = clamp};
+        expect_as_reference(p, agreement(p));
+      }
+    }
+}

@@ -38,75 +38,113 @@ PORTILE_DEVICE void store_unit(unsigned char* p, Unit v) {
     *reinterpret_cast<Unit*>(p) = v;
 }
 
-/// Each value is read once and written to all the rows that the token's slots name.
-template <class Unit>
-struct scatter_rows {
+/// Leaves the number of each slot with the row that it names.
+struct name_rows {
   static constexpr int threads = 256;
+  using params = expand_params;
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    const std::int64_t slots = p.tokens * p.k;
+    for (std::int64_t i = block.index() * threads + block.thread(); i < slots; i += block.grid() * threads) {
+      const std::int64_t pos = p.positions[i];
+      if (p.is_row(pos)) p.namer[pos] = i;
+      if (pos >= p.rows) raise_trap(p.trap, 0, i);
+    }
+  }
+};
+
+/// A wave takes a piece of a token's row, once, to all the rows that the token's slots name. Other waves zero
+/// their piece of the rows that no expert owns or no slot names: of as many rows as they have lanes.
+template <class Unit>
+struct expand_rows {
+  static constexpr int threads = 256;
+  static constexpr int vectors = 2;  ///< of a lane
   struct params : expand_params {
-    std::int64_t row_units, units;  ///< of a row, the scales too; in all
-    divider of_row;
+    std::int64_t row_units, data_pieces;
+    std::int64_t zeroing, waves;  ///< the first ones zero
+    divider pieces;               ///< of a row, one more where there are scales
   };
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    for (std::int64_t i = block.index() * threads + block.thread(); i < p.units;
-         i += block.grid() * threads) {
-      const std::int64_t t = p.of_row.quotient(i), unit = i - t * p.of_row.value();
-      const std::int32_t* positions = p.positions + t * p.k;
-      if (unit < p.row_units) {
-        const std::int64_t at = unit * static_cast<std::int64_t>(sizeof(Unit));
-        const Unit v = load_unit<Unit>(p.x + t * p.row_bytes + at);
-        for_each_row(p, positions, [&](std::int64_t pos) { store_unit(p.out + pos * p.out_pitch + at, v); });
-      } else if (unit - p.row_units < p.sf_cols) {
-        const std::int64_t c = unit - p.row_units;
-        const std::uint32_t v = p.x_sf[t * p.sf_cols + c];
-        for_each_row(p, positions,
-                     [&](std::int64_t pos) { p.out_sf[pos * p.sf_row_stride + c * p.sf_col_stride] = v; });
-      }
-      if (unit > 0) continue;
-      for (std::int64_t j = 0; j < p.k; ++j) {
-        if (p.is_row(positions[j])) p.namer[positions[j]] = t * p.k + j;
-        if (positions[j] >= p.rows) raise_trap(p.trap, 0, t * p.k + j);
+    for (std::int64_t i = block.index() * Block::num_waves + block.wave(); i < p.waves;
+         i += block.grid() * Block::num_waves) {
+      if (i < p.zeroing) {
+        const std::int64_t group = p.pieces.quotient(i);
+        zero(block, p, group * Block::wave_size, i - group * p.pieces.value());
+      } else {
+        const std::int64_t t = p.pieces.quotient(i - p.zeroing);
+        copy(block, p, t, i - p.zeroing - t * p.pieces.value());
       }
     }
   }
 
  private:
-  template <class F>
-  static PORTILE_DEVICE void for_each_row(const params& p, const std::int32_t* positions, F f) {
-    constexpr int batch = 4;
-    for (std::int64_t j = 0; j < p.k; j += batch) {
-      std::int32_t pos[batch];
-      PORTILE_UNROLL
-      for (int u = 0; u < batch; ++u) pos[u] = j + u < p.k ? positions[j + u] : -1;
-      PORTILE_UNROLL
-      for (int u = 0; u < batch; ++u)
-        if (p.is_row(pos[u])) f(std::int64_t{pos[u]});
+  template <class Block>
+  static PORTILE_DEVICE void zero(const Block& block, const params& p, std::int64_t first,
+                                  std::int64_t piece) {
+    const std::int64_t r = first + block.lane();
+    bool live = true;
+    if (r < p.rows) {
+      const std::int64_t slot = p.namer[r];
+      live = p.owners[r] >= 0 && slot >= 0 && slot < p.tokens * p.k && p.positions[slot] == r;
+    }
+    for (std::uint64_t left = block.ballot(!live); left != 0; left &= left - 1) {
+      const std::int64_t row = first + first_lane(left);
+      if (piece < p.data_pieces) {
+        PORTILE_UNROLL
+        for (int v = 0; v < vectors; ++v) {
+          const std::int64_t unit = unit_of(block, piece, v);
+          if (unit < p.row_units)
+            store_unit(p.out + row * p.out_pitch + unit * static_cast<std::int64_t>(sizeof(Unit)), Unit{});
+        }
+      } else {
+        for (std::int64_t c = block.lane(); c < p.sf_cols; c += Block::wave_size)
+          p.out_sf[row * p.sf_row_stride + c * p.sf_col_stride] = 0;
+      }
     }
   }
-};
-
-/// Zeroes the rows that no expert owns or no slot names, once all slots have left their number: a wave a row.
-template <class Unit>
-struct zero_rows {
-  static constexpr int threads = 256;
-  struct params : expand_params {
-    std::int64_t row_units;
-  };
 
   template <class Block>
-  static PORTILE_DEVICE void run(Block& block, const params& p) {
-    const std::int64_t step = block.grid() * Block::num_waves;
-    for (std::int64_t r = block.index() * Block::num_waves + block.wave(); r < p.rows; r += step) {
-      const std::int32_t owner = p.owners[r];
-      const std::int64_t slot = p.namer[r];
-      const bool named = slot >= 0 && slot < p.tokens * p.k && p.positions[slot] == r;
-      if (owner >= 0 && named) continue;
-      for (std::int64_t u = block.lane(); u < p.row_units; u += Block::wave_size)
-        store_unit(p.out + r * p.out_pitch + u * static_cast<std::int64_t>(sizeof(Unit)), Unit{});
-      for (std::int64_t c = block.lane(); c < p.sf_cols; c += Block::wave_size)
-        p.out_sf[r * p.sf_row_stride + c * p.sf_col_stride] = 0;
+  static PORTILE_DEVICE void copy(const Block& block, const params& p, std::int64_t t, std::int64_t piece) {
+    if (piece == p.data_pieces) {
+      for_each_row(block, p, t, [&](std::int64_t row) {
+        for (std::int64_t c = block.lane(); c < p.sf_cols; c += Block::wave_size)
+          p.out_sf[row * p.sf_row_stride + c * p.sf_col_stride] = p.x_sf[t * p.sf_cols + c];
+      });
+      return;
     }
+    // On their way before the rows are known.
+    Unit value[vectors] = {};
+    PORTILE_UNROLL
+    for (int v = 0; v < vectors; ++v) {
+      const std::int64_t unit = unit_of(block, piece, v);
+      if (unit < p.row_units)
+        value[v] = load_unit<Unit>(p.x + t * p.row_bytes + unit * static_cast<std::int64_t>(sizeof(Unit)));
+    }
+    for_each_row(block, p, t, [&](std::int64_t row) {
+      PORTILE_UNROLL
+      for (int v = 0; v < vectors; ++v) {
+        const std::int64_t unit = unit_of(block, piece, v);
+        if (unit < p.row_units)
+          store_unit(p.out + row * p.out_pitch + unit * static_cast<std::int64_t>(sizeof(Unit)), value[v]);
+      }
+    });
+  }
+  /// f(row) for the rows of the token's slots that an expert owns, by the whole wave.
+  template <class Block, class F>
+  static PORTILE_DEVICE void for_each_row(const Block& block, const params& p, std::int64_t t, F f) {
+    for (std::int64_t base = 0; base < p.k; base += Block::wave_size) {
+      const std::int64_t j = base + block.lane();
+      const std::int32_t pos = j < p.k ? p.positions[t * p.k + j] : -1;
+      std::uint64_t left = block.ballot(p.is_row(pos) && p.owners[pos] >= 0);
+      for (; left != 0; left &= left - 1) f(std::int64_t{block.shuffle(pos, first_lane(left))});
+    }
+  }
+  template <class Block>
+  static PORTILE_DEVICE std::int64_t unit_of(const Block& block, std::int64_t piece, int v) {
+    return (piece * vectors + v) * Block::wave_size + block.lane();
   }
 };
 
@@ -150,15 +188,18 @@ struct expand_simt {
  private:
   template <class Unit>
   static void by(const context& c, const expand_params& q) {
-    using scatter = scatter_rows<Unit>;
-    using zero = zero_rows<Unit>;
-    const std::int64_t row_units = q.row_bytes / static_cast<std::int64_t>(sizeof(Unit));
-    // A row without values still has its slots looked at.
-    const std::int64_t of_row = std::max<std::int64_t>(1, row_units + q.sf_cols), units = q.tokens * of_row;
-    gpu::launch<scatter>(c, numeric::ceil_div(units, scatter::threads), 0,
-                         {q, row_units, units, divider(of_row, units)});
-    gpu::launch<zero>(c, numeric::ceil_div(q.rows, zero::threads / c.call.device->wave_size), 0,
-                      {q, row_units});
+    using kernel = expand_rows<Unit>;
+    const std::int64_t wave = c.call.device->wave_size;
+    typename kernel::params k{};
+    static_cast<expand_params&>(k) = q;
+    k.row_units = q.row_bytes / static_cast<std::int64_t>(sizeof(Unit));
+    k.data_pieces = numeric::ceil_div(k.row_units, kernel::vectors * wave);
+    const std::int64_t pieces = k.data_pieces + (q.sf_cols > 0 ? 1 : 0);
+    k.zeroing = numeric::ceil_div(q.rows, wave) * pieces;
+    k.waves = k.zeroing + q.tokens * pieces;
+    if (pieces > 0) k.pieces = divider(pieces, k.waves);
+    gpu::launch<name_rows>(c, numeric::ceil_div(q.tokens * q.k, name_rows::threads), 0, q);
+    gpu::launch<kernel>(c, numeric::ceil_div(k.waves, kernel::threads / wave), 0, k);
   }
 };
 

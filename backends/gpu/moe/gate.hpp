@@ -52,13 +52,24 @@ struct token_scores {
   }
 };
 
+/// sqrt(softplus(x)) for |x| <= estimated_logits within score_error of numeric::sqrt_softplus_f32, relative
+/// to it. log(1 + e) is a series for small e, where 1 + e loses too much; either is within 2^-17 of the
+/// softplus, and the root halves that.
+inline constexpr float estimated_logits = 80.0f, score_error = 0x1p-17f;
+PORTILE_DEVICE float score_estimate(float x) {
+  const float e = exp2_estimate(x * 0x1.715476p+0f);
+  const float series = e * ::fmaf(e, ::fmaf(e, 0x1.555556p-2f, -0.5f), 1.0f);
+  return sqrt_estimate(e < 0x1p-5f ? series : log2_estimate(1.0f + e) * 0x1.62e43p-1f);
+}
+
 /// `held` consecutive experts a lane in registers; 0: any number of experts, in memory, the lanes in turns.
 /// `routed`: the rules of top2_sum_gate, else those of moe_topk_gate_forward.
 template <int held, bool routed>
 struct gate {
-  static constexpr int threads = 128;
+  static constexpr int threads = 128, min_blocks = held <= 8 ? 8 : 5;
   static constexpr bool in_registers = held > 0;
   static constexpr int size = in_registers ? held : 1;
+  static constexpr bool estimates = !routed && in_registers;
   using params = gate_params;
 
   template <class Block>
@@ -75,6 +86,11 @@ struct gate {
     const std::int64_t first = std::int64_t{block.lane()} * held;
     const int lane = block.lane();
     float x[size];
+    if constexpr (estimates) {
+      load_spread(block, row, static_cast<int>(p.experts), p.aligned, 0.0f, x);
+      const bool special = (p.mask && !p.mask[t]) || (p.fixed && p.fixed[t]) || (p.forced && p.forced[t]);
+      if (!special && route_by_estimates(block, p, t, row, x)) return;
+    }
     if constexpr (in_registers) load_own(p, row, first, x);
     const bool masked = p.mask && !p.mask[t];
     const bool fixed = p.fixed && p.fixed[t];
@@ -114,9 +130,15 @@ struct gate {
       }
     }
 
-    const bool routed_slot = lane < p.k && id >= 0;
-    const float s = routed_slot ? score(row[id]) : 0.0f;
-    const bool counted = routed_slot && numeric::is_finite(s);
+    finish(block, p, t, id, lane < p.k && id >= 0 ? score(row[id]) : 0.0f);
+  }
+
+  /// From the selected experts and their scores, a lane a slot, to what is stored.
+  template <class Block>
+  static PORTILE_DEVICE void finish(const Block& block, const params& p, std::int64_t t, std::int64_t id,
+                                    float s) {
+    const int lane = block.lane();
+    const bool counted = lane < p.k && id >= 0 && numeric::is_finite(s);
     float sum = counted ? s : 0.0f;
     if constexpr (routed) {
       float in_order = 1e-20f;
@@ -127,7 +149,7 @@ struct gate {
       for (int m = 16; m > 0; m /= 2) sum = sum + block.shuffle_xor(sum, m);
       sum = sum + 1e-20f;
     }
-    weight = counted ? s / sum * p.scale : 0.0f;
+    float weight = counted ? s / sum * p.scale : 0.0f;
     if (lane >= p.k) {
       id = p.experts + (lane - p.k);
       weight = 1.0f;
@@ -137,6 +159,66 @@ struct gate {
       if constexpr (routed) id = p.to_local(id);
     }
     store(p, t, lane, id, weight);
+  }
+
+  /// Routes a token whose logits are moderate numbers, x being its row: estimates of all scores, which are
+  /// near enough to be stored, tell the few experts that can be among the best; these are scored in full.
+  /// False: not routed.
+  template <class Block>
+  static PORTILE_DEVICE bool route_by_estimates(const Block& block, const params& p, std::int64_t t,
+                                                const float* row, float (&x)[size]) {
+    constexpr int most = 16;  // more would not leave slots for experts of the same lane
+    if (p.k > most) return false;
+    const int experts = static_cast<int>(p.experts), run_shift = held % 4 == 0 && p.aligned ? 2 : 0;
+    float magnitude = 0.0f;
+    PORTILE_UNROLL
+    for (int i = 0; i < size; ++i) magnitude = max_or_nan(magnitude, ::fabsf(x[i]));
+    if (block.ballot(!(magnitude <= estimated_logits)) != 0) return false;
+    const float* const bias = p.image && p.image[t] ? p.image_bias : p.bias;
+    float b[size] = {};
+    if (bias) load_spread(block, bias, experts, p.aligned, 0.0f, b);
+    PORTILE_UNROLL
+    for (int i = 0; i < size; ++i) x[i] = score_estimate(x[i]);
+    if (p.scores) store_spread(block, p.scores + t * p.experts, experts, p.aligned, x);
+
+    // A sum rounds to no less for a larger score, so the sums with both bounds of a score bound the sum with
+    // it.
+    float largest = -numeric::infinity();
+    PORTILE_UNROLL
+    for (int i = 0; i < size; ++i)
+      if (spread_index(block, i, run_shift) < experts)
+        largest = max_or_nan(largest, ::fmaf(x[i], 1.0f - score_error, b[i]));
+    if (block.ballot(numeric::is_nan(largest)) != 0) return false;
+    const float bound = candidates<Block>::bound(block, largest, p.k);
+    if (bound == -numeric::infinity()) return false;
+    std::uint32_t marks = 0;
+    PORTILE_UNROLL
+    for (int i = 0; i < size; ++i)
+      if (spread_index(block, i, run_shift) < experts && ::fmaf(x[i], 1.0f + score_error, b[i]) >= bound)
+        marks |= 1u << i;
+    candidates<Block> found(block);
+    found.gather(block, marks, run_shift);
+    if (found.count > Block::wave_size) return false;
+
+    std::uint32_t key = 0, id = 0;
+    float s = 0.0f;
+    if (block.lane() < found.count) {
+      id = found.slots[block.lane()];
+      s = numeric::sqrt_softplus_f32(row[id]);
+      key = numeric::rank_key(bias ? s + bias[id] : s);
+    }
+    const int rank = found.rank(block, key, id);
+    block.wave_barrier();
+    if (block.lane() < found.count && rank < p.k) {
+      found.slots[2 * rank] = id;
+      found.slots[2 * rank + 1] = numeric::float_bits(s);
+    }
+    block.wave_barrier();
+    const bool slot = block.lane() < p.k;
+    const std::int64_t selected = slot ? found.slots[2 * block.lane()] : -1;
+    if (p.unmapped && slot) p.unmapped[t * p.unmapped_stride + block.lane()] = selected;
+    finish(block, p, t, selected, slot ? numeric::bits_float(found.slots[2 * block.lane() + 1]) : 0.0f);
+    return true;
   }
 
   static PORTILE_DEVICE void store(const params& p, std::int64_t t, int lane, std::int64_t id, float weight) {
@@ -407,7 +489,8 @@ void launch_gate(const context& c, gate_params q) {
     const int waves = kernel::threads / wave_size;
     const std::size_t keys = static_cast<std::size_t>(q.experts) * 4 * static_cast<std::size_t>(waves);
     q.cached = held == 0 && keys <= 48 * 1024;
-    gpu::launch<kernel>(c, numeric::ceil_div(q.tokens, waves), q.cached || q.groups > 0 ? keys : 0, q);
+    const std::size_t slots = kernel::estimates ? kernel::threads * sizeof(std::uint64_t) : 0;
+    gpu::launch<kernel>(c, numeric::ceil_div(q.tokens, waves), q.cached || q.groups > 0 ? keys : slots, q);
   };
   const std::int64_t each = numeric::ceil_div(q.experts, wave_size);
   if (each <= 4) return by(std::integral_constant<int, 4>{});

@@ -18,75 +18,111 @@ struct reduce_params {
   std::int64_t units;  ///< of work, in all
   std::uint64_t* trap;
 
-  /// Row and factor of a slot; -1 for none.
-  PORTILE_DEVICE std::int64_t row_of(std::int64_t t, std::int64_t j, float& factor) const {
-    const std::int64_t pos = positions[t * positions_stride + j];
-    factor = weights ? weights[t * weights_stride + j] : 1.0f;
-    if (pos < 0 || pos >= rows) return -1;
-    if (x_sf) factor = factor * x_sf[pos];
-    return pos;
+  PORTILE_DEVICE bool is_row(std::int64_t pos) const { return pos >= 0 && pos < rows; }
+  PORTILE_DEVICE std::int32_t position(std::int64_t t, std::int64_t j) const {
+    return positions[t * positions_stride + j];
   }
-  PORTILE_DEVICE void report(std::int64_t t) const {
-    for (std::int64_t j = 0; j < k; ++j)
-      if (positions[t * positions_stride + j] >= rows) raise_trap(trap, 0, t * k + j);
+  PORTILE_DEVICE float weight(std::int64_t t, std::int64_t j) const {
+    return weights ? weights[t * weights_stride + j] : 1.0f;
   }
 };
 
-/// Aligned rows: 16 bytes of x a thread; the rows of up to `batch` slots are on their way at once.
+/// Aligned rows: a wave a piece of a token's row, 64 bytes of x a lane and slot. Its lanes look up the slots
+/// together, so that those without a row cost nothing.
 template <class In, class Out>
 struct reduce_aligned {
-  static constexpr int threads = 256, own = 16 / sizeof(In), batch = 8;
+  static constexpr int threads = 128, min_blocks = std::is_same_v<In, float> ? 6 : 5;
+  /// Values that a lane loads and stores in a row: 16 bytes of the result, if the 64 of x hold as many.
+  static constexpr int run_values = std::is_same_v<Out, numeric::e4m3> ? 16 : 16 / sizeof(Out);
+  static constexpr int own = 64 / sizeof(In), runs = own / run_values;
+  static constexpr int vectors = 4 / runs;  ///< 16-byte loads of a run
   using params = reduce_params<In, Out>;
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     const float sf = p.sf ? *p.sf : 1.0f;
-    for (std::int64_t i = block.index() * threads + block.thread(); i < p.units;
-         i += block.grid() * threads) {
-      const std::int64_t t = p.row_units.quotient(i), column = (i - t * p.row_units.value()) * own;
+    for (std::int64_t i = block.index() * Block::num_waves + block.wave(); i < p.units;
+         i += block.grid() * Block::num_waves) {
+      const std::int64_t t = p.row_units.quotient(i), piece = i - t * p.row_units.value();
+      const std::int64_t first = piece * own * Block::wave_size + block.lane() * run_values;
       float acc[own] = {};
-      for (std::int64_t j = 0; j < p.k; j += batch) {
-        std::int64_t row[batch];
-        float factor[batch];
-        PORTILE_UNROLL
-        for (int u = 0; u < batch; ++u) row[u] = j + u < p.k ? p.row_of(t, j + u, factor[u]) : -1;
-        words4 w[batch];
-        PORTILE_UNROLL
-        for (int u = 0; u < batch; ++u)
-          if (row[u] >= 0) w[u] = load16(p.x + row[u] * p.x_stride + column);
-        PORTILE_UNROLL
-        for (int u = 0; u < batch; ++u) {
-          if (row[u] < 0) continue;
-          PORTILE_UNROLL
-          for (int v = 0; v < own; ++v) acc[v] = ::fmaf(value(w[u], v), factor[u], acc[v]);
+      for (std::int64_t base = 0; base < p.k; base += Block::wave_size) {
+        const std::int64_t j = base + block.lane();
+        std::int32_t pos = -1;
+        float weight = 0.0f;
+        if (j < p.k) {
+          pos = p.position(t, j);
+          weight = p.weight(t, j);
+          if (piece == 0 && pos >= p.rows) raise_trap(p.trap, 0, t * p.k + j);
+        }
+        const bool is_row = p.is_row(pos);
+        float row_sf = 1.0f;
+        if (is_row && p.x_sf) row_sf = p.x_sf[pos];
+        std::uint64_t left = block.ballot(is_row);
+        // Two rows are on their way at a time.
+        while (left != 0) {
+          if ((left & (left - 1)) != 0)
+            add_rows<2>(block, p, left, pos, weight, row_sf, first, acc);
+          else
+            add_rows<1>(block, p, left, pos, weight, row_sf, first, acc);
         }
       }
-      if (column == 0) p.report(t);
       Out* const out = p.out + t * p.out_stride;
-      if constexpr (std::is_same_v<Out, numeric::e4m3>) {
-        if (p.sf) {
-          PORTILE_UNROLL
-          for (int v = 0; v < own; ++v) acc[v] = acc[v] * sf;
+      PORTILE_UNROLL
+      for (int r = 0; r < runs; ++r) {
+        const std::int64_t column = first + r * Block::wave_size * run_values;
+        float* const v = acc + r * run_values;
+        if (column >= p.hidden) continue;
+        if constexpr (std::is_same_v<Out, numeric::e4m3>) {
+          if (p.sf) {
+            PORTILE_UNROLL
+            for (int u = 0; u < run_values; ++u) v[u] = v[u] * sf;
+          }
+          store_codes16(out, column, v);
+        } else {
+          store_values<Out, run_values>(out, column, v);
         }
-        std::uint32_t codes[own / 4];
-        PORTILE_UNROLL
-        for (int v = 0; v < own; v += 4) codes[v / 4] = to_e4m3x4(acc[v], acc[v + 1], acc[v + 2], acc[v + 3]);
-        if constexpr (own == 8)
-          store8(out + column, {{codes[0], codes[1]}});
-        else
-          store4(out + column, codes[0]);
-      } else {
-        store_values<Out, own>(out, column, acc);
       }
     }
   }
 
  private:
-  static PORTILE_DEVICE float value(const words4& w, int v) {
-    if constexpr (std::is_same_v<In, float>)
-      return numeric::bits_float(w.w[v]);
-    else
-      return v % 2 ? bf16_high(w.w[v / 2]) : bf16_low(w.w[v / 2]);
+  /// Takes the first `count` lanes out of `left` and adds the rows of their slots.
+  template <int count, class Block>
+  static PORTILE_DEVICE void add_rows(const Block& block, const params& p, std::uint64_t& left,
+                                      std::int32_t pos, float weight, float row_sf, std::int64_t first,
+                                      float (&acc)[own]) {
+    words4 x[count][4];
+    int lane[count];
+    PORTILE_UNROLL
+    for (int n = 0; n < count; ++n) {
+      lane[n] = first_lane(left);
+      left &= left - 1;
+      const In* const row = p.x + block.shuffle(pos, lane[n]) * p.x_stride;
+      PORTILE_UNROLL
+      for (int u = 0; u < 4; ++u) {
+        const std::int64_t run = first + u / vectors * Block::wave_size * run_values;
+        // Lanes behind the row's end look at its start.
+        x[n][u] =
+            load16(row + (run < p.hidden ? run : 0) + u % vectors * (16 / static_cast<int>(sizeof(In))));
+      }
+    }
+    // The factors are multiplied here, so that the rows do not wait for their scales.
+    PORTILE_UNROLL
+    for (int n = 0; n < count; ++n)
+      add(acc, x[n], block.shuffle(weight, lane[n]) * block.shuffle(row_sf, lane[n]));
+  }
+  static PORTILE_DEVICE void add(float (&acc)[own], const words4 (&x)[4], float factor) {
+    PORTILE_UNROLL
+    for (int u = 0; u < own; ++u) {
+      const std::uint32_t word = x[u * sizeof(In) / 16].w[u * sizeof(In) / 4 % 4];
+      float value;
+      if constexpr (std::is_same_v<In, float>)
+        value = numeric::bits_float(word);
+      else
+        value = u % 2 ? bf16_high(word) : bf16_low(word);
+      acc[u] = ::fmaf(value, factor, acc[u]);
+    }
   }
 };
 
@@ -102,12 +138,13 @@ struct reduce_columns {
          i += block.grid() * threads) {
       const std::int64_t t = p.row_units.quotient(i), column = i - t * p.row_units.value();
       float acc = 0.0f;
-      for (std::int64_t j = 0; j < p.k && column < p.hidden; ++j) {
-        float factor;
-        const std::int64_t row = p.row_of(t, j, factor);
-        if (row >= 0) acc = ::fmaf(load_value(p.x + row * p.x_stride, column), factor, acc);
+      for (std::int64_t j = 0; j < p.k; ++j) {
+        const std::int64_t pos = p.position(t, j);
+        if (column == 0 && pos >= p.rows) raise_trap(p.trap, 0, t * p.k + j);
+        if (!p.is_row(pos) || column >= p.hidden) continue;
+        const float weight = p.weight(t, j), factor = p.x_sf ? weight * p.x_sf[pos] : weight;
+        acc = ::fmaf(load_value(p.x + pos * p.x_stride, column), factor, acc);
       }
-      if (column == 0) p.report(t);
       if (column >= p.hidden) continue;
       if (p.sf) acc = acc * *p.sf;
       Out* const out = p.out + t * p.out_stride;
@@ -151,14 +188,16 @@ struct reduce_fused_simt {
     const std::int64_t tokens = p.out.extent(0), hidden = q.hidden;
     using aligned = reduce_aligned<In, Out>;
     using columns = reduce_columns<In, Out>;
-    const bool fast = hidden > 0 && rows_aligned(p.x, 16) &&
-                      rows_aligned(p.out, std::min<std::int64_t>(16, aligned::own * size_of(p.out.dtype)));
+    const bool fast =
+        hidden > 0 && hidden % aligned::run_values == 0 && rows_aligned(p.x, 16) && rows_aligned(p.out, 16);
+    const std::int64_t wave = c.call.device->wave_size;
     // A row without columns still has its slots looked at.
-    const std::int64_t row_units = fast ? hidden / aligned::own : std::max<std::int64_t>(1, hidden);
+    const std::int64_t row_units =
+        fast ? numeric::ceil_div(hidden, aligned::own * wave) : std::max<std::int64_t>(1, hidden);
     q.units = tokens * row_units;
     if (q.units == 0) return;
     q.row_units = divider(row_units, q.units);
-    if (fast) return gpu::launch<aligned>(c, numeric::ceil_div(q.units, aligned::threads), 0, q);
+    if (fast) return gpu::launch<aligned>(c, numeric::ceil_div(q.units, aligned::threads / wave), 0, q);
     gpu::launch<columns>(c, numeric::ceil_div(q.units, columns::threads), 0, q);
   }
   template <class T>

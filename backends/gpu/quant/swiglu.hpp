@@ -29,10 +29,13 @@ struct segments {
   PORTILE_DEVICE std::int64_t end(std::int64_t e) const { return psum[e] > 0 ? psum[e] : 0; }
   PORTILE_DEVICE std::int64_t begin(std::int64_t e) const { return e > 0 ? align_up(end(e - 1)) : 0; }
 
+  /// Blocks to start at least: the segments are looked at even where there is nothing to compute.
+  std::int64_t blocks(std::int64_t n) const { return psum ? std::max<std::int64_t>(n, 1) : n; }
   /// Reports bad segments: the threads of one block look at all of them.
   template <class Block>
   PORTILE_DEVICE void check(const Block& block, std::int64_t rows, std::uint64_t* trap) const {
     if (!psum || !trap || block.index() != 0) return;
+    PORTILE_NO_UNROLL
     for (std::int64_t e = block.thread(); e < num_experts; e += Block::threads)
       if (psum[e] < begin(e) || psum[e] > rows) raise_trap(trap, 0, e);
   }
@@ -44,6 +47,7 @@ struct segments {
                            std::uint32_t* flags) const {
     if (block.thread() <= last - first) flags[block.thread()] = 0;
     block.barrier();
+    PORTILE_NO_UNROLL
     for (std::int64_t e = block.thread(); e < num_experts; e += Block::threads) {
       const std::int64_t stop = end(e);
       const std::int64_t from = padding ? stop : begin(e), to = padding ? align_up(stop) : stop;
@@ -115,6 +119,57 @@ PORTILE_DEVICE float one_plus_exp_minus(float l) {
   return ::fmaf(numeric::bits_float(numeric::float_bits(power) + (exponent << 23)), 2.0f, 1.0f);
 }
 
+/// The left halves of nearly all data: beyond, some steps of swiglu_near would overflow.
+inline constexpr float near_left = 64.0f;
+
+/// Sigmoid and SiLU of |l| <= near_left with the bits of 1 / t and l / t, t = one_plus_exp_minus(l), in fewer
+/// steps.
+struct swiglu_near {
+  float sigmoid, silu;
+  PORTILE_DEVICE explicit swiglu_near(float l) {
+    namespace exp = numeric::detail;
+    const float shifted = ::fmaf(l, -0x1.715476p+0f, 0x1.8p+23f);
+    const float n = shifted - 0x1.8p+23f;
+    const float reduced = ::fmaf(n, -exp::ln2_high, -l);
+    const float r = ::fmaf(n, -exp::ln2_low, reduced);
+    float q = 0x1.a12516p-13f;
+    q = ::fmaf(q, r, 0x1.6d434ep-10f);
+    q = ::fmaf(q, r, 0x1.1110ep-7f);
+    q = ::fmaf(q, r, 0x1.5554e8p-5f);
+    q = ::fmaf(q, r, 0x1.555556p-3f);
+    q = ::fmaf(q, r, 0.5f);
+    const float head = 1.0f + r;
+    // What `head` and the steps before have lost, in one rounding less than core/numeric: compared with it
+    // for all l, no t is another.
+    const float low = ::fmaf(n, -exp::ln2_low, (1.0f - head) + reduced);
+    const float power = head + ::fmaf(r * r, q, low);
+    const float t =
+        1.0f + numeric::bits_float(numeric::float_bits(power) + (numeric::float_bits(shifted) << 23));
+    sigmoid = reciprocal_of_normal(t);
+    // The quotient from the rounded reciprocal and its remainder: compared with the division for all l. The
+    // signs are such that -0 stays.
+    const float quotient = l * sigmoid;
+    silu = ::fmaf(::fmaf(t, quotient, -l), -sigmoid, quotient);
+  }
+};
+
+/// SiLU of l with errors that add up to the bounds of swiglu_bounds.
+PORTILE_DEVICE float silu_estimate(float l) {
+  return l * reciprocal_estimate(1.0f + exp2_estimate(l * -0x1.715476p+0f));
+}
+
+/// Where an estimate of the weighted activation tells its rounded value. For |l| <= left, |r| <= right and
+/// |w| <= 2^20 the estimate is within `error` of the value, relative to it. In units of 2^-24, l having 1.22
+/// |l| through the argument of 2^x: 8 from the two estimates, 2 from the sum and the quotient, 3.6 from the
+/// rounding of the value's own steps, 4 from the two products on both sides, 1 from the bounds' own product.
+/// Only products below the normal numbers are less exact. They come out as codes of 0, and where results of
+/// that size have bits of their own, values below 2^-60 are not taken from estimates.
+struct swiglu_bounds {
+  float left, right, error;
+};
+inline constexpr swiglu_bounds swiglu_to_e4m3{20.0f, 0x1p60f, 44 * 0x1p-24f},
+    swiglu_to_bf16{10.5f, 0x1p16f, 32 * 0x1p-24f};
+
 /// left' = min(left, c), right' = max(min(right, c), -c); NaN stays NaN.
 struct swiglu_clamp {
   bool on = false;
@@ -130,6 +185,10 @@ struct swiglu_clamp {
   PORTILE_DEVICE float right(float r) const {
     return cuts_right_above(r) ? value : cuts_right_below(r) ? -value : r;
   }
+  /// No value of these magnitudes is cut, and swiglu_near takes the left one.
+  PORTILE_DEVICE bool is_near(float left, float right) const {
+    return left <= near_left && (!on || (left <= value && right <= value));
+  }
   PORTILE_DEVICE float activation(float x_left, float x_right) const {
     const float l = left(x_left), r = right(x_right);
     return (l / one_plus_exp_minus(l)) * r;
@@ -140,6 +199,14 @@ struct swiglu_clamp {
 struct swiglu_gradient {
   float activation;   ///< before the weight
   float left, right;  ///< gradients of the two halves of x
+  /// Where clamp.is_near.
+  PORTILE_DEVICE swiglu_gradient(float l, float r, float out_grad, float weight) {
+    const swiglu_near e(l);
+    activation = e.silu * r;
+    const float g = (out_grad * weight) * e.sigmoid;
+    left = (g * r) * ::fmaf(l, 1.0f - e.sigmoid, 1.0f);
+    right = g * l;
+  }
   PORTILE_DEVICE swiglu_gradient(float x_left, float x_right, float out_grad, float weight,
                                  const swiglu_clamp& clamp) {
     const float l = clamp.left(x_left), r = clamp.right(x_right);

@@ -1,11 +1,33 @@
 #include <portile/kernels/quant/swiglu_backward.hpp>
 #include <portile/kernels/quant/swiglu_backward_and_per_token_cast.hpp>
 
+#include "backends/gpu/quant/near_rows.hpp"
 #include "backends/gpu/quant/swiglu.hpp"
 #include "backends/gpu/reduce.hpp"
+#include "backends/gpu/rows.hpp"
 
 namespace portile::gpu {
 namespace {
+
+template <class In, class Grad, class Out>
+struct gradient_params {
+  const In* x;
+  const Grad* out_grad;
+  Out* x_grad;
+  Out* act_out;          ///< optional
+  float* weight_grad;    ///< one a row, optional
+  numeric::e4m3* codes;  ///< quantised gradients
+  std::int64_t x_stride, out_grad_stride, x_grad_stride, act_stride, codes_stride, rows, hidden;
+  segments experts;
+  row_weight weight;
+  swiglu_clamp clamp;
+  scale_reader x_sf;
+  scale_writer codes_sf;
+  quant::scale_flags flags;
+  std::uint64_t* trap;
+  int lanes, group_shift;
+  bool aligned;
+};
 
 /// A block a row, because the gradient of a weight is a sum over the row; eight elements of each half a
 /// thread and step. In e4m3: the gradients are also quantised, with groups of 4 or 16 lanes.
@@ -13,24 +35,7 @@ template <class In, class Grad, class Out>
 struct gradients {
   static constexpr bool quantised = std::is_same_v<In, numeric::e4m3>;
   static constexpr int threads = 256, values = 8;
-  struct params {
-    const In* x;
-    const Grad* out_grad;
-    Out* x_grad;
-    Out* act_out;          ///< optional
-    float* weight_grad;    ///< one a row, optional
-    numeric::e4m3* codes;  ///< quantised gradients
-    std::int64_t x_stride, out_grad_stride, x_grad_stride, act_stride, codes_stride, rows, hidden;
-    segments experts;
-    row_weight weight;
-    swiglu_clamp clamp;
-    scale_reader x_sf;
-    scale_writer codes_sf;
-    quant::scale_flags flags;
-    std::uint64_t* trap;
-    int lanes, group_shift;
-    bool aligned;
-  };
+  using params = gradient_params<In, Grad, Out>;
   // The sums of the waves, then the flag of the row.
   static constexpr std::size_t flag_offset = threads / 32 * sizeof(float);
   static constexpr std::size_t shared_bytes = flag_offset + sizeof(std::uint32_t);
@@ -96,6 +101,22 @@ struct gradients {
     }
   }
 
+  /// Zeroes row t.
+  template <class Block>
+  static PORTILE_DEVICE void clear(const Block& block, const params& p, std::int64_t t) {
+    const float zeros[values] = {};
+    for (std::int64_t j = block.thread() * values; j < 2 * p.hidden; j += threads * values) {
+      store_chunk<values>(p.x_grad + t * p.x_grad_stride, j, p.aligned, zeros);
+      if (p.act_out && j < p.hidden) store_chunk<values>(p.act_out + t * p.act_stride, j, p.aligned, zeros);
+      if constexpr (quantised) {
+        store_chunk<values>(p.codes + t * p.codes_stride, j, p.aligned, zeros);
+        const std::int64_t column = j >> p.group_shift;
+        if (column << p.group_shift == j) p.codes_sf(t, column, {0, 0, 0});
+      }
+    }
+    if (p.weight_grad && block.thread() == 0) p.weight_grad[t] = 0.0f;
+  }
+
  private:
   template <class Block>
   static PORTILE_DEVICE void quantise(const Block& block, const params& p, std::int64_t t, std::int64_t c,
@@ -111,19 +132,169 @@ struct gradients {
     for (int i = 0; i < values; ++i) v[i] *= s.sf_inv;
     store_chunk<values>(p.codes + t * p.codes_stride, c, p.aligned, v);
   }
+};
+
+/// The same for aligned rows whose sizes fit 32 bits, with short steps for nearly all values. Of two
+/// neighbouring lanes the even one looks after both lanes' codes of the left half, the odd one after those of
+/// the right half.
+template <class In, class Grad, class Out>
+struct gradients_near {
+  using general = gradients<In, Grad, Out>;
+  static constexpr bool quantised = general::quantised;
+  static constexpr int threads = 128, values = 8, min_blocks = !quantised ? 8 : sizeof(Grad) == 2 ? 7 : 6;
+  static constexpr std::uint32_t step = threads * values;
+  struct params : gradient_params<In, Grad, Out> {
+    byte_rows x_rows, grad_rows, x_grad_rows, act_rows, code_rows;
+    scale_table x_scales, code_scales;
+    std::uint32_t columns;
+  };
+  // The sums of the waves twice, in turns; then the flag of the row.
+  static constexpr std::size_t flag_offset = 2 * threads / 32 * sizeof(float);
+  static constexpr std::size_t shared_bytes = flag_offset + sizeof(std::uint32_t);
+
   template <class Block>
-  static PORTILE_DEVICE void clear(const Block& block, const params& p, std::int64_t t) {
-    const float zeros[values] = {};
-    for (std::int64_t j = block.thread() * values; j < 2 * p.hidden; j += threads * values) {
-      store_chunk<values>(p.x_grad + t * p.x_grad_stride, j, p.aligned, zeros);
-      if (p.act_out && j < p.hidden) store_chunk<values>(p.act_out + t * p.act_stride, j, p.aligned, zeros);
-      if constexpr (quantised) {
-        store_chunk<values>(p.codes + t * p.codes_stride, j, p.aligned, zeros);
-        const std::int64_t column = j >> p.group_shift;
-        if (column << p.group_shift == j) p.codes_sf(t, column, {0, 0, 0});
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    auto* sums = block.template shared<float>();
+    auto* flag = block.template shared<std::uint32_t>(flag_offset);
+    p.experts.check(block, p.rows, p.trap);
+    int turn = 0;
+    for (std::int64_t row = block.index(); row < p.rows; row += block.grid()) {
+      if (p.experts.psum) {
+        p.experts.mark(block, row, row, true, flag);
+        const bool padding = *flag != 0;
+        block.barrier();
+        if (padding) {
+          general::clear(block, p, row);
+          continue;
+        }
+      }
+      const auto t = static_cast<std::uint32_t>(row);
+      float sum = 0.0f;
+      for (std::uint32_t base = 0; base < p.columns; base += 2 * step) {
+        // Both chunks are on their way before the first is looked at.
+        const std::uint32_t first = base + static_cast<std::uint32_t>(block.thread() * values);
+        loaded in, next;
+        if (first < p.columns) in.load(p, t, first);
+        if (first + step < p.columns) next.load(p, t, first + step);
+        const float w = p.weight(row, p.trap);
+        PORTILE_NO_UNROLL
+        for (std::uint32_t c = 0; c < 2 && base + c * step < p.columns; ++c) {
+          const std::uint32_t j = first + c * step;
+          float l[values] = {}, r[values] = {};
+          if (j < p.columns) row_values(p, t, j, w, in, l, r, sum);
+          if constexpr (quantised) quantise(block, p, t, j, l, r);
+          in = next;
+        }
+      }
+      if (p.weight_grad) {
+        sum = reduce_wave(block, sum, plus{});
+        if (block.lane() == 0) sums[turn * Block::num_waves + block.wave()] = sum;
+        block.barrier();
+        if (block.thread() == 0) {
+          sum = 0.0f;
+          PORTILE_UNROLL
+          for (int i = 0; i < Block::num_waves; ++i) sum += sums[turn * Block::num_waves + i];
+          p.weight_grad[row] = sum * p.weight.factor;
+        }
+        turn ^= 1;
       }
     }
-    if (p.weight_grad && block.thread() == 0) p.weight_grad[t] = 0.0f;
+  }
+
+ private:
+  /// What there is of a chunk in memory.
+  struct loaded {
+    raw_eight<In> left = {}, right = {};
+    raw_eight<Grad> grad = {};
+    std::uint32_t left_sf = 0, right_sf = 0;
+
+    PORTILE_DEVICE void load(const params& p, std::uint32_t t, std::uint32_t j) {
+      const In* x = p.x_rows.template row<const In>(t) + j;
+      left = raw_eight<In>::template load<true>(x);
+      right = raw_eight<In>::template load<true>(x + p.columns);
+      grad = raw_eight<Grad>::template load<true>(p.grad_rows.template row<const Grad>(t) + j);
+      if constexpr (quantised) {
+        left_sf = p.x_scales.load(t, j >> p.group_shift);
+        right_sf = p.x_scales.load(t, (p.columns + j) >> p.group_shift);
+      }
+    }
+  };
+  template <class T>
+  static PORTILE_DEVICE void unpack(const raw_eight<T>& raw, float (&v)[values]) {
+    if constexpr (std::is_same_v<T, numeric::e4m3>) {
+      raw.unpack(v);
+    } else {
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) v[i] = raw[i];
+    }
+  }
+  /// Leaves the gradients in l and r.
+  static PORTILE_DEVICE void row_values(const params& p, std::uint32_t t, std::uint32_t j, float w,
+                                        const loaded& in, float (&l)[values], float (&r)[values],
+                                        float& sum) {
+    float g[values];
+    unpack<In>(in.left, l);
+    unpack<In>(in.right, r);
+    unpack<Grad>(in.grad, g);
+    bool near = false;
+    if constexpr (quantised) {
+      const float left_sf = p.x_scales.scale(in.left_sf, j >> p.group_shift);
+      const float right_sf = p.x_scales.scale(in.right_sf, (p.columns + j) >> p.group_shift);
+      near = p.clamp.is_near(numeric::max_e4m3 * ::fabsf(left_sf), numeric::max_e4m3 * ::fabsf(right_sf));
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) {
+        l[i] *= left_sf;
+        r[i] *= right_sf;
+      }
+    }
+    const auto each = [&](auto gradient) {
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) {
+        const swiglu_gradient e = gradient(i);
+        sum = ::fmaf(g[i], e.activation, sum);
+        l[i] = e.left;
+        r[i] = e.right;
+        g[i] = e.activation * w;
+      }
+    };
+    if (near || p.clamp.is_near(largest_of(l), p.clamp.on ? largest_of(r) : 0.0f))
+      each([&](int i) { return swiglu_gradient(l[i], r[i], g[i], w); });
+    else
+      each([&](int i) { return swiglu_gradient(l[i], r[i], g[i], w, p.clamp); });
+    Out* x_grad = p.x_grad_rows.template row<Out>(t) + j;
+    store_values<Out, values>(x_grad, 0, l);
+    store_values<Out, values>(x_grad + p.columns, 0, r);
+    if (p.act_out) store_values<Out, values>(p.act_rows.template row<Out>(t) + j, 0, g);
+  }
+  template <class Block>
+  static PORTILE_DEVICE void quantise(const Block& block, const params& p, std::uint32_t t, std::uint32_t j,
+                                      float (&l)[values], float (&r)[values]) {
+    const bool odd = block.lane() % 2 != 0;
+    const float left = largest_of(l), right = largest_of(r);
+    float amax = max_number(odd ? right : left, block.shuffle_xor(odd ? left : right, 1));
+    amax = max_number(amax, block.shuffle_xor(amax, 2));
+    if (p.lanes > 4) {
+      amax = max_number(amax, block.shuffle_xor(amax, 4));
+      amax = max_number(amax, block.shuffle_xor(amax, 8));
+    }
+    const numeric::scale s = e4m3_scale(amax, numeric::clamp_e4m3, p.flags.round);
+    const float other = block.shuffle_xor(s.sf_inv, 1);
+    const float left_inv = odd ? other : s.sf_inv, right_inv = odd ? s.sf_inv : other;
+    PORTILE_UNROLL
+    for (int i = 0; i < values; ++i) {
+      l[i] *= left_inv;
+      r[i] *= right_inv;
+    }
+    const words2 left_codes{{to_e4m3x4(l[0], l[1], l[2], l[3]), to_e4m3x4(l[4], l[5], l[6], l[7])}};
+    const words2 right_codes{{to_e4m3x4(r[0], r[1], r[2], r[3]), to_e4m3x4(r[4], r[5], r[6], r[7])}};
+    const words2 kept = odd ? right_codes : left_codes, sent = odd ? left_codes : right_codes;
+    const words2 got{{block.shuffle_xor(sent.w[0], 1), block.shuffle_xor(sent.w[1], 1)}};
+    if (j >= p.columns) return;
+    // From here on the pair's first column, in this lane's half.
+    const words2 low = odd ? got : kept, high = odd ? kept : got;
+    const std::uint32_t c = odd ? p.columns + j - values : j;
+    store16(p.code_rows.template row<unsigned char>(t) + c, {{low.w[0], low.w[1], high.w[0], high.w[1]}});
+    if ((block.lane() & (p.lanes - 1)) < 2) p.code_scales.store(t, c >> p.group_shift, s);
   }
 };
 
@@ -165,7 +336,7 @@ void launch_gradients(const context& c, const P& p, float* row_grad) {
   using kernel = gradients<In, Grad, Out>;
   constexpr int n = kernel::values;
   const tensor x = as_matrix(p.x, p.out_grad.extent(0));
-  typename kernel::params k{};
+  gradient_params<In, Grad, Out> k{};
   k.x = static_cast<const In*>(x.data);
   k.out_grad = static_cast<const Grad*>(p.out_grad.data);
   k.x_grad = static_cast<Out*>(p.x_grad.data);
@@ -193,7 +364,28 @@ void launch_gradients(const context& c, const P& p, float* row_grad) {
     k.group_shift = shift_of(p.num_per_channels);
     k.aligned = k.aligned && stores_aligned<numeric::e4m3, n>(p.x_grad_fp8);
   }
-  gpu::launch<kernel>(c, k.hidden > 0 || row_grad ? k.rows : 0, kernel::shared_bytes, k);
+  const std::int64_t blocks = k.experts.blocks(k.hidden > 0 || row_grad ? k.rows : 0);
+  if constexpr (!std::is_same_v<In, float> && std::is_same_v<Out, numeric::bf16>) {
+    using near = gradients_near<In, Grad, Out>;
+    typename near::params n{};
+    static_cast<gradient_params<In, Grad, Out>&>(n) = k;
+    n.x_rows = byte_rows(x);
+    n.grad_rows = byte_rows(p.out_grad);
+    n.x_grad_rows = byte_rows(p.x_grad);
+    n.act_rows = byte_rows(p.act_out);
+    n.columns = static_cast<std::uint32_t>(k.hidden);
+    bool fast = k.aligned && k.rows < byte_rows::limit && 4 * k.hidden < byte_rows::limit &&
+                byte_rows::fit(x, p.out_grad, p.x_grad, p.act_out);
+    if constexpr (kernel::quantised) {
+      n.code_rows = byte_rows(p.x_grad_fp8);
+      n.x_scales = scale_table(p.x_sf, 0);
+      n.code_scales = scale_table(p.x_grad_fp8_sf, k.codes_sf.cols);
+      fast = fast && byte_rows::fit(p.x_grad_fp8) && rows_aligned(p.x_grad_fp8, 16) &&
+             scale_table::fits(p.x_sf) && scale_table::fits(p.x_grad_fp8_sf);
+    }
+    if (fast) return gpu::launch<near>(c, blocks, near::shared_bytes, n);
+  }
+  gpu::launch<kernel>(c, blocks, kernel::shared_bytes, k);
 }
 
 struct swiglu_backward_simt {

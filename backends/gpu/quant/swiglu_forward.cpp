@@ -1,6 +1,7 @@
 #include <portile/kernels/quant/swiglu_forward.hpp>
 #include <portile/kernels/quant/swiglu_forward_and_per_token_cast.hpp>
 
+#include "backends/gpu/quant/near_rows.hpp"
 #include "backends/gpu/quant/swiglu.hpp"
 #include "backends/gpu/reduce.hpp"
 
@@ -125,6 +126,183 @@ struct swiglu_chunks {
   }
 };
 
+/// The same for aligned rows of bf16 whose sizes fit 32 bits. The activations are estimated first, in a third
+/// of the steps; where the bounds of all estimates round to the same results these are the results, and
+/// elsewhere the activations are computed.
+template <class Out>
+struct swiglu_estimated {
+  static constexpr bool quantised = std::is_same_v<Out, numeric::e4m3>;
+  static constexpr int threads = 256, min_blocks = 4;
+  static constexpr int values = quantised ? 16 : 8, pairs = values / 2;
+  static constexpr swiglu_bounds bounds = quantised ? swiglu_to_e4m3 : swiglu_to_bf16;
+  static constexpr float up = 1.0f + bounds.error, down = 1.0f - bounds.error;
+  struct params : swiglu_params<numeric::bf16, Out> {
+    byte_rows x_rows, out_rows;
+    scale_table scales;
+    std::uint32_t columns;
+    divider row_chunks;
+    std::int64_t chunks;
+    int lanes, group_shift;
+    float left_limit, right_limit;  ///< of the sums of squares of a lane's values
+  };
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    auto* sums = block.template shared<std::uint64_t>();
+    auto* owned = block.template shared<std::uint32_t>(flags_offset<threads>());
+    p.experts.check(block, p.rows, p.trap);
+    for (std::int64_t base = block.index() * threads; base < p.chunks; base += block.grid() * threads) {
+      const std::int64_t chunk = base + block.thread(), row = p.row_chunks.quotient(chunk);
+      chunk_of c{static_cast<std::uint32_t>(row),
+                 static_cast<std::uint32_t>(chunk - row * p.row_chunks.value()) * values};
+      c.live = row < p.rows && c.first < p.columns;
+      if (p.experts.psum) {
+        const std::int64_t top = p.row_chunks.quotient(base);
+        p.experts.mark(block, top, p.row_chunks.quotient(base + threads - 1), false, owned);
+        c.live = c.live && owned[row - top] != 0;
+      } else if (p.pos_to_expert) {
+        c.live = c.live && p.pos_to_expert[row] >= 0;
+      }
+      if (c.live) {
+        const numeric::bf16* x = p.x_rows.template row<const numeric::bf16>(c.row) + c.first;
+        c.load(x, c.left);
+        c.load(x + p.columns, c.right);
+        c.weight = p.weight(row, p.trap);
+      }
+      clamp_counts counts;
+      if constexpr (quantised)
+        to_codes(block, p, c, counts);
+      else
+        to_bf16(p, c, counts);
+      if (p.counters) counts.flush(block, p.counters, c.live ? values : 0, p.counts_all, sums);
+      if (p.experts.psum) block.barrier();
+    }
+  }
+
+ private:
+  struct chunk_of {
+    std::uint32_t row, first;
+    bool live = false;
+    std::uint32_t left[pairs] = {}, right[pairs] = {};
+    float weight = 1.0f;
+
+    static PORTILE_DEVICE void load(const numeric::bf16* p, std::uint32_t (&words)[pairs]) {
+      PORTILE_UNROLL
+      for (int i = 0; i < pairs; i += 4) {
+        const words4 w = load16(p + 2 * i);
+        PORTILE_UNROLL
+        for (int k = 0; k < 4; ++k) words[i + k] = w.w[k];
+      }
+    }
+    PORTILE_DEVICE float l(int i) const { return i % 2 ? bf16_high(left[i / 2]) : bf16_low(left[i / 2]); }
+    PORTILE_DEVICE float r(int i) const { return i % 2 ? bf16_high(right[i / 2]) : bf16_low(right[i / 2]); }
+    PORTILE_DEVICE float estimate(int i) const { return silu_estimate(l(i)) * r(i) * weight; }
+    PORTILE_DEVICE float value(const swiglu_clamp& clamp, int i) const {
+      const float x = l(i), y = r(i);
+      return (clamp.is_near(::fabsf(x), ::fabsf(y)) ? swiglu_near(x).silu * y : clamp.activation(x, y)) *
+             weight;
+    }
+    /// All values are within the bounds of the estimate and the clamp. A sum of squares is at least its
+    /// largest term but for the rounding of the latter.
+    PORTILE_DEVICE bool within(const params& p) const {
+      std::uint32_t l2 = 0, r2 = 0;
+      PORTILE_UNROLL
+      for (int i = 0; i < pairs; ++i) {
+        l2 = fma_bf16x2(left[i], left[i], l2);
+        r2 = fma_bf16x2(right[i], right[i], r2);
+      }
+      return bf16_low(l2) < p.left_limit && bf16_high(l2) < p.left_limit && bf16_low(r2) < p.right_limit &&
+             bf16_high(r2) < p.right_limit && ::fabsf(weight) <= 0x1p20f;
+    }
+    PORTILE_DEVICE void count(const swiglu_clamp& clamp, clamp_counts& counts) const {
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) counts.add(clamp, l(i), r(i));
+    }
+  };
+
+  template <class Block>
+  static PORTILE_DEVICE void to_codes(const Block& block, const params& p, const chunk_of& c,
+                                      clamp_counts& counts) {
+    numeric::scale s{};
+    std::uint32_t codes[4];
+    bool sure = false;
+    const bool within = c.within(p);
+    // Other scales than powers of two show all bits of amax.
+    if (p.flags.round) {
+      float v[values];
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) v[i] = c.estimate(i);
+      const float amax = group_max(block, p, within ? largest_of(v) : numeric::infinity());
+      s = e4m3_scale(amax * up, p.amax_clamp, true);
+      sure = amax <= numeric::fp32_max && s.exponent == e4m3_scale(amax * down, p.amax_clamp, true).exponent;
+      const float high = s.sf_inv * up, low = s.sf_inv * down;
+      std::uint32_t differ = 0;
+      PORTILE_UNROLL
+      for (int i = 0; i < values; i += 4) {
+        codes[i / 4] = to_e4m3x4(v[i] * high, v[i + 1] * high, v[i + 2] * high, v[i + 3] * high);
+        differ |= codes[i / 4] ^ to_e4m3x4(v[i] * low, v[i + 1] * low, v[i + 2] * low, v[i + 3] * low);
+      }
+      sure = sure && differ == 0;
+    }
+    // The lanes of a wave stay together: they share the scales.
+    if (block.ballot(!sure) != 0) {
+      float v[values];
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) v[i] = c.value(p.clamp, i);
+      if (p.counters && c.live && !within) c.count(p.clamp, counts);
+      s = e4m3_scale(group_max(block, p, largest_of(v)), p.amax_clamp, p.flags.round);
+      PORTILE_UNROLL
+      for (int i = 0; i < values; i += 4)
+        codes[i / 4] =
+            to_e4m3x4(v[i] * s.sf_inv, v[i + 1] * s.sf_inv, v[i + 2] * s.sf_inv, v[i + 3] * s.sf_inv);
+    }
+    if (!c.live) return;
+    store16(p.out_rows.template row<unsigned char>(c.row) + c.first,
+            {{codes[0], codes[1], codes[2], codes[3]}});
+    const std::uint32_t column = c.first >> p.group_shift;
+    if (column << p.group_shift == c.first) p.scales.store(c.row, column, s);
+  }
+  template <class Block>
+  static PORTILE_DEVICE float group_max(const Block& block, const params& p, float amax) {
+    amax = max_number(amax, block.shuffle_xor(amax, 1));
+    if (p.lanes > 2) {
+      amax = max_number(amax, block.shuffle_xor(amax, 2));
+      amax = max_number(amax, block.shuffle_xor(amax, 4));
+    }
+    return amax;
+  }
+
+  static PORTILE_DEVICE void to_bf16(const params& p, const chunk_of& c, clamp_counts& counts) {
+    if (!c.live) return;
+    constexpr float tiny = 0x1p-60f;
+    const bool within = c.within(p);
+    float v[values], smallest = numeric::infinity();
+    std::uint32_t out[pairs], differ[pairs], any = 0;
+    PORTILE_UNROLL
+    for (int i = 0; i < pairs; ++i) {
+      PORTILE_UNROLL
+      for (int k = 2 * i; k < 2 * i + 2; ++k) {
+        v[k] = c.estimate(k);
+        smallest = min_number(::fabsf(v[k]), smallest);
+      }
+      out[i] = numbers_to_bf16x2(v[2 * i] * up, v[2 * i + 1] * up);
+      differ[i] = out[i] ^ numbers_to_bf16x2(v[2 * i] * down, v[2 * i + 1] * down);
+      any |= differ[i];
+    }
+    if (!within || any != 0 || smallest < tiny) {
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) {
+        const int shift = i % 2 * 16;
+        if (within && (differ[i / 2] >> shift & 0xFFFFu) == 0 && !(::fabsf(v[i]) < tiny)) continue;
+        const std::uint32_t bits = to_bf16x2(c.value(p.clamp, i), 0.0f) & 0xFFFFu;
+        out[i / 2] = (out[i / 2] & ~(0xFFFFu << shift)) | bits << shift;
+      }
+      if (p.counters && !within) c.count(p.clamp, counts);
+    }
+    store16(p.out_rows.template row<unsigned char>(c.row) + 2 * c.first, {{out[0], out[1], out[2], out[3]}});
+  }
+};
+
 /// One scale a row: a block a row; the first activations of a thread stay in registers.
 template <class In>
 struct swiglu_rows {
@@ -160,7 +338,7 @@ struct swiglu_rows {
       }
       amax = reduce_block(block, amax, larger{}, amax_scratch);
       const numeric::scale s = make_scale(amax, p.amax_clamp, numeric::max_e4m3, p.flags);
-      if (block.thread() == 0) p.out_sf(t, 0, s);
+      if (block.thread() == 0 && p.hidden > 0) p.out_sf(t, 0, s);
       for (std::int64_t j = first; j < p.hidden; j += step) {
         clamp_counts unused;
         if (j > first) activations(p, t, j, w, v, unused);
@@ -207,6 +385,37 @@ swiglu_params<In, Out> common_params(const context& c, const P& p) {
   return k;
 }
 
+/// True when the problem has the sizes and addresses for estimates; starts them then. `group`: as below.
+template <class Out>
+bool launch_estimated(const context& c, const swiglu_params<numeric::bf16, Out>& common, const tensor& x,
+                      const tensor& out, const tensor& out_sf, std::int64_t group) {
+  using kernel = swiglu_estimated<Out>;
+  if (!rows_aligned(x, 16) || !rows_aligned(out, 16) || !byte_rows::fit(x, out) ||
+      (out_sf && !scale_table::fits(out_sf)) || common.rows >= byte_rows::limit ||
+      8 * common.hidden >= byte_rows::limit || common.hidden % kernel::values != 0)
+    return false;
+  typename kernel::params k{};
+  static_cast<swiglu_params<numeric::bf16, Out>&>(k) = common;
+  k.x_rows = byte_rows(x);
+  k.out_rows = byte_rows(out);
+  k.columns = static_cast<std::uint32_t>(common.hidden);
+  if (out_sf) k.scales = scale_table(out_sf, numeric::ceil_div(common.hidden, group));
+  k.lanes = static_cast<int>(group / kernel::values);
+  k.group_shift = shift_of(group);
+  const auto square_below = [&](float bound) {
+    if (common.clamp.on) bound = std::min(bound, common.clamp.value);
+    return bound * bound * (1.0f - 0x1p-8f);
+  };
+  k.left_limit = square_below(kernel::bounds.left);
+  k.right_limit = square_below(kernel::bounds.right);
+  const std::int64_t in_row = numeric::ceil_div(common.hidden, group) * k.lanes;
+  k.chunks = common.rows * in_row;
+  if (k.chunks > 0) k.row_chunks = divider(in_row, k.chunks + kernel::threads);
+  gpu::launch<kernel>(c, k.experts.blocks(numeric::ceil_div(k.chunks, kernel::threads)),
+                      flags_offset<kernel::threads>() + kernel::threads * sizeof(std::uint32_t), k);
+  return true;
+}
+
 /// `group`: channels that share a scale.
 template <class In, class Out>
 void launch_chunks(const context& c, const swiglu_params<In, Out>& common, std::int64_t group) {
@@ -214,9 +423,8 @@ void launch_chunks(const context& c, const swiglu_params<In, Out>& common, std::
   typename kernel::params k{common, {}, 0, static_cast<int>(group / kernel::values), shift_of(group)};
   const std::int64_t in_row = numeric::ceil_div(common.hidden, group) * k.lanes;
   k.chunks = common.rows * in_row;
-  if (k.chunks == 0) return;
-  k.row_chunks = divider(in_row, k.chunks + kernel::threads);
-  gpu::launch<kernel>(c, numeric::ceil_div(k.chunks, kernel::threads),
+  if (k.chunks > 0) k.row_chunks = divider(in_row, k.chunks + kernel::threads);
+  gpu::launch<kernel>(c, k.experts.blocks(numeric::ceil_div(k.chunks, kernel::threads)),
                       flags_offset<kernel::threads>() + kernel::threads * sizeof(std::uint32_t), k);
 }
 
@@ -228,6 +436,9 @@ struct swiglu_forward_simt {
         auto k = common_params<decltype(in), decltype(out)>(c, p);
         k.x_aligned = loads_aligned<decltype(in), kernel::values>(p.x);
         k.out_aligned = stores_aligned<decltype(out), kernel::values>(p.out);
+        if constexpr (std::is_same_v<decltype(in), numeric::bf16> &&
+                      std::is_same_v<decltype(out), numeric::bf16>)
+          if (launch_estimated(c, k, p.x, p.out, {}, swiglu_estimated<numeric::bf16>::values)) return;
         launch_chunks(c, k, kernel::values);
       });
     });
@@ -239,17 +450,22 @@ struct swiglu_forward_and_per_token_cast_simt {
     visit<float, numeric::bf16>(p.x.dtype, [&](auto in) {
       using in_type = decltype(in);
       auto k = common_params<in_type, numeric::e4m3>(c, p);
-      if (k.rows == 0 || k.hidden == 0) return;
       k.x_aligned = loads_aligned<in_type, 16>(p.x);
       k.out_aligned = stores_aligned<numeric::e4m3, 16>(p.out);
-      k.out_sf = scale_writer(p.out_sf, numeric::ceil_div(k.hidden, p.num_per_channels));
+      k.out_sf =
+          scale_writer(p.out_sf, numeric::ceil_div(k.hidden, std::max<std::int64_t>(p.num_per_channels, 1)));
       k.flags = quant::flags_of(p);
       k.amax_clamp = p.sf_clamp_min ? static_cast<float>(*p.sf_clamp_min) : numeric::clamp_e4m3;
-      if (p.num_per_channels == 32 || p.num_per_channels == 128)
-        return launch_chunks(c, k, p.num_per_channels);
+      // Rows without values still have their weights looked at.
+      const bool in_groups = k.hidden > 0 && (p.num_per_channels == 32 || p.num_per_channels == 128);
+      if constexpr (std::is_same_v<in_type, numeric::bf16>)
+        if (in_groups && k.amax_clamp >= numeric::max_e4m3 * 0x1p-126f &&
+            launch_estimated(c, k, p.x, p.out, p.out_sf, p.num_per_channels))
+          return;
+      if (in_groups) return launch_chunks(c, k, p.num_per_channels);
       using kernel = swiglu_rows<in_type>;
-      gpu::launch<kernel>(c, k.rows, flags_offset<kernel::threads>() + kernel::threads / 32 * sizeof(float),
-                          k);
+      gpu::launch<kernel>(c, k.experts.blocks(k.rows),
+                          flags_offset<kernel::threads>() + kernel::threads / 32 * sizeof(float), k);
     });
   }
 };
