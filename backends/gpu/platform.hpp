@@ -603,22 +603,6 @@ PORTILE_DEVICE std::uint32_t numbers_to_bf16x2(float first, float second) {
   return to_bf16x2(first, second);
 #endif
 }
-/// a * b + c of two pairs of bf16, each rounded once to nearest even.
-PORTILE_DEVICE std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 800
-  std::uint32_t d;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-#else
-  const auto half = [&](int shift) {
-    const auto value = [&](std::uint32_t w) {
-      return static_cast<double>(numeric::bits_float(w >> shift << 16));
-    };
-    return std::uint32_t{numeric::double_to_bf16(::fma(value(a), value(b), value(c))).bits};
-  };
-  return half(0) | half(16) << 16;
-#endif
-}
 
 // ----------------------------------------------------------------------------------------------------------------
 // launch

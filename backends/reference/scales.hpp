@@ -83,7 +83,7 @@ struct scale_rule {
   float clamp_min, max_q;
   quant::scale_flags flags;
   scale_rule(dtype codes, const quant::scale_flags& f)
-      : clamp_min(quant::default_clamp(codes, f.e4m3)), max_q(quant::max_code(codes)), flags(f) {}
+      : clamp_min(quant::amax_clamp(codes, f)), max_q(quant::max_code(codes)), flags(f) {}
   KOKKOS_FUNCTION numeric::scale operator()(float amax) const {
     if (flags.e4m3) return numeric::scale_e4m3(amax, clamp_min, max_q);
     return flags.round ? numeric::scale_power_of_two(amax, clamp_min, max_q)

@@ -31,6 +31,7 @@ struct forward_and_per_token_cast {
   std::int64_t num_per_channels = 32;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
   bool use_packed_ue8m0 = false;
   std::int64_t mega_moe_block_m = 0;
   bool with_out_bf16 = false;
@@ -68,6 +69,7 @@ struct forward_and_per_token_cast {
     d.attribute("num_per_channels", &P::num_per_channels, "channels per scale: 32");
     d.attribute("use_tma_aligned_col_major_sf", &P::use_tma_aligned_col_major_sf,
                 "out_sf is column-major, columns 16-byte aligned");
+    d.attribute("sf_clamp_min", &P::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &P::round_sf, "scales are rounded up to powers of two");
     d.attribute("use_packed_ue8m0", &P::use_packed_ue8m0,
                 "out_sf holds four exponents per int32; needs round_sf");

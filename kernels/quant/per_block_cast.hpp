@@ -19,6 +19,7 @@ struct per_block_cast {
   std::int64_t block_cols = 128;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
   bool use_packed_ue8m0 = false;
 
   static void describe(description<per_block_cast>& d) {
@@ -36,6 +37,7 @@ struct per_block_cast {
     d.attribute("block_cols", &per_block_cast::block_cols, "channels per scale: 32 or 128");
     d.attribute("use_tma_aligned_col_major_sf", &per_block_cast::use_tma_aligned_col_major_sf,
                 "out_sf is column-major, columns 16-byte aligned");
+    d.attribute("sf_clamp_min", &per_block_cast::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &per_block_cast::round_sf, "scales are rounded up to powers of two");
     d.attribute("use_packed_ue8m0", &per_block_cast::use_packed_ue8m0,
                 "out_sf holds four exponents per int32; needs round_sf");

@@ -20,6 +20,7 @@ struct per_channel_cast {
   std::int64_t num_per_tokens = 128;
   std::optional<std::int64_t> num_per_channels{};
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
   bool use_packed_ue8m0 = false;
 
   static void describe(description<per_channel_cast>& d) {
@@ -39,6 +40,7 @@ struct per_channel_cast {
     d.attribute("fmt", &op::fmt, "format of out; empty: by out.dtype").one_of({"", "e4m3"});
     d.attribute("num_per_tokens", &op::num_per_tokens, "tokens per scale: 32 or 128");
     d.attribute("num_per_channels", &op::num_per_channels, "channels per scale of a quantised x: 32 or 128");
+    d.attribute("sf_clamp_min", &op::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &op::round_sf, "scales are rounded up to powers of two");
     d.attribute("use_packed_ue8m0", &op::use_packed_ue8m0,
                 "out_sf holds the exponents of four blocks per int32; needs round_sf");

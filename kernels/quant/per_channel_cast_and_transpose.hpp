@@ -14,6 +14,7 @@ struct per_channel_cast_and_transpose {
   word fmt{};
   std::int64_t num_per_tokens = 128;
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
 
   static void describe(description<per_channel_cast_and_transpose>& d) {
     using enum dtype;
@@ -25,6 +26,7 @@ struct per_channel_cast_and_transpose {
     d.out("out_sf", &op::out_sf, "ceil(num_tokens, num_per_tokens), hidden_size", f32, "scales, row-major");
     d.attribute("fmt", &op::fmt, "format of out; empty: by out.dtype").one_of({"", "e4m3"});
     d.attribute("num_per_tokens", &op::num_per_tokens, "tokens per scale: 32 or 128");
+    d.attribute("sf_clamp_min", &op::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &op::round_sf, "scales are rounded up to powers of two");
     d.ignored({"api"});
     d.kept("num_tokens is a multiple of 128");

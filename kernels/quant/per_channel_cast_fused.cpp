@@ -5,6 +5,7 @@ namespace portile::quant {
 
 void per_channel_cast_fused::check(checker& c) const {
   check_format(c, fmt, out);
+  check_flags(c, flags_of(*this));
   const std::int64_t rows = c.dim("num_expanded_tokens");
   if (pos_to_token) {
     c.need_multiple("num_expanded_tokens", rows, 16);

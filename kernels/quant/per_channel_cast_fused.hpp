@@ -21,6 +21,7 @@ struct per_channel_cast_fused {
   std::int64_t num_per_tokens = 128;
   std::optional<std::int64_t> num_per_channels{};
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
 
   static void describe(description<per_channel_cast_fused>& d) {
     using enum dtype;
@@ -41,6 +42,7 @@ struct per_channel_cast_fused {
     d.attribute("fmt", &op::fmt, "format of out; empty: by out.dtype").one_of({"", "e4m3"});
     d.attribute("num_per_tokens", &op::num_per_tokens, "rows of out per scale: 128");
     d.attribute("num_per_channels", &op::num_per_channels, "channels per scale of a quantised x: 128");
+    d.attribute("sf_clamp_min", &op::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &op::round_sf, "scales are rounded up to powers of two");
     d.ignored({"api"});
     d.kept("num_expanded_tokens is a multiple of 128, with pos_to_token of 16");

@@ -24,6 +24,7 @@ struct per_token_cast {
   std::int64_t x_block_cols = 0;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
   bool use_packed_ue8m0 = false;
   bool use_e4m3_sf = false;
   bool stochastic_rounding = false;
@@ -51,6 +52,7 @@ struct per_token_cast {
     d.attribute("x_block_cols", &per_token_cast::x_block_cols, "channels per scale of x; 0 without x_sf");
     d.attribute("use_tma_aligned_col_major_sf", &per_token_cast::use_tma_aligned_col_major_sf,
                 "out_sf is column-major, columns 16-byte aligned");
+    d.attribute("sf_clamp_min", &per_token_cast::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &per_token_cast::round_sf, "scales are rounded up to powers of two");
     d.attribute("use_packed_ue8m0", &per_token_cast::use_packed_ue8m0,
                 "out_sf holds four exponents per int32; needs round_sf");

@@ -12,6 +12,7 @@ struct per_token_cast_and_cast_back {
   word fmt = "e4m3";
   std::int64_t num_per_channels = 128;
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
   bool use_e4m3_sf = false;
 
   static void describe(description<per_token_cast_and_cast_back>& d) {
@@ -22,6 +23,7 @@ struct per_token_cast_and_cast_back {
     d.inout("x", &op::x, "num_tokens, hidden_size", {bf16, f32}, "values");
     d.attribute("fmt", &op::fmt, "format of the codes").one_of({"e4m3", "e2m1"});
     d.attribute("num_per_channels", &op::num_per_channels, "channels per scale: 16, 32, 64 or 128");
+    d.attribute("sf_clamp_min", &op::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &op::round_sf, "scales are rounded up to powers of two");
     d.attribute("use_e4m3_sf", &op::use_e4m3_sf, "scales are e4m3; excludes round_sf");
     d.ignored({"api"});

@@ -13,6 +13,7 @@ struct per_token_cast_with_sf_only {
   std::int64_t num_per_channels = 128;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
   bool use_packed_ue8m0 = false;
   bool use_e4m3_sf = false;
 
@@ -29,6 +30,7 @@ struct per_token_cast_with_sf_only {
     d.attribute("num_per_channels", &op::num_per_channels, "channels per scale: 16, 32, 64 or 128");
     d.attribute("use_tma_aligned_col_major_sf", &op::use_tma_aligned_col_major_sf,
                 "out_sf is column-major, columns 16-byte aligned");
+    d.attribute("sf_clamp_min", &op::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &op::round_sf, "scales are rounded up to powers of two");
     d.attribute("use_packed_ue8m0", &op::use_packed_ue8m0,
                 "out_sf holds four exponents per int32; needs round_sf");

@@ -16,6 +16,8 @@ struct scale_flags {
   bool round = false;      ///< round_sf: scales are powers of two, rounded up
   bool packed = false;     ///< use_packed_ue8m0: four exponents in an int32
   bool e4m3 = false;       ///< use_e4m3_sf: the scale itself is an e4m3
+  bool own_clamp = false;  ///< sf_clamp_min is given and replaces the format's lower bound of amax
+  float clamp_min = 0;
 
   dtype type() const { return packed ? dtype::ue8m0x4 : e4m3 ? dtype::e4m3 : dtype::f32; }
   /// Rows of a column-major buffer.
@@ -28,6 +30,10 @@ inline scale_flags flags_of(const auto& p) {
   if constexpr (requires { p.round_sf; }) f.round = p.round_sf;
   if constexpr (requires { p.use_packed_ue8m0; }) f.packed = p.use_packed_ue8m0;
   if constexpr (requires { p.use_e4m3_sf; }) f.e4m3 = p.use_e4m3_sf;
+  if constexpr (requires { p.sf_clamp_min; }) {
+    f.own_clamp = p.sf_clamp_min.has_value();
+    f.clamp_min = static_cast<float>(p.sf_clamp_min.value_or(0));
+  }
   return f;
 }
 
@@ -37,10 +43,11 @@ constexpr float max_code(dtype codes) {
          : codes == dtype::e5m6x8 ? numeric::max_e5m6
                                   : numeric::max_e4m3;
 }
-/// Lower bound of amax unless the operation has an attribute for it.
-constexpr float default_clamp(dtype codes, bool e4m3_sf) {
-  if (codes == dtype::e2m1x2) return e4m3_sf ? numeric::clamp_e2m1_with_e4m3_sf : numeric::clamp_e2m1;
-  return e4m3_sf ? numeric::clamp_e4m3_with_e4m3_sf : numeric::clamp_e4m3;
+/// Lower bound of amax.
+constexpr float amax_clamp(dtype codes, const scale_flags& f) {
+  if (f.own_clamp) return f.clamp_min;
+  if (codes == dtype::e2m1x2) return f.e4m3 ? numeric::clamp_e2m1_with_e4m3_sf : numeric::clamp_e2m1;
+  return f.e4m3 ? numeric::clamp_e4m3_with_e4m3_sf : numeric::clamp_e4m3;
 }
 
 /// Name of a format attribute for a dtype of codes: "e4m3", "e2m1", "e5m6", "bf16", "fp32".
@@ -76,7 +83,8 @@ inline bool check_flags(checker& c, const scale_flags& f) {
   return c.need(!f.packed || f.round, "use_packed_ue8m0", f.packed,
                 "needs round_sf: only powers of two have an exponent byte") &&
          c.need(!(f.round && f.e4m3), "use_e4m3_sf", f.e4m3, "excludes round_sf") &&
-         c.need(!(f.packed && f.e4m3), "use_e4m3_sf", f.e4m3, "excludes use_packed_ue8m0");
+         c.need(!(f.packed && f.e4m3), "use_e4m3_sf", f.e4m3, "excludes use_packed_ue8m0") &&
+         c.need(f.clamp_min >= 0, "sf_clamp_min", double{f.clamp_min}, "must not be negative");
 }
 
 /// dtype and strides of a result with these flags; its shape has been checked by its declaration. The last

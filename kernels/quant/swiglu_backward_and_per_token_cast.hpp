@@ -37,6 +37,7 @@ struct swiglu_backward_and_per_token_cast {
   std::int64_t token_alignment = 128;
   bool use_tma_aligned_col_major_sf = false;
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
   bool use_packed_ue8m0 = false;
 
   static void describe(description<swiglu_backward_and_per_token_cast>& d) {
@@ -83,6 +84,7 @@ struct swiglu_backward_and_per_token_cast {
                 "rows that the segment of an expert is padded to in the psum layout");
     d.attribute("use_tma_aligned_col_major_sf", &op::use_tma_aligned_col_major_sf,
                 "x_grad_fp8_sf is column-major, columns 16-byte aligned");
+    d.attribute("sf_clamp_min", &op::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &op::round_sf, "scales are rounded up to powers of two");
     d.attribute("use_packed_ue8m0", &op::use_packed_ue8m0,
                 "x_grad_fp8_sf holds four exponents per int32; needs round_sf");

@@ -5,6 +5,7 @@ namespace portile::quant {
 
 void swiglu_forward_and_per_channel_cast_and_transpose::check(checker& c) const {
   check_format(c, fmt, out);
+  check_flags(c, flags_of(*this));
   check_channel_blocks(c, c.dim("num_tokens"), c.dim("hidden_size"), num_per_tokens);
   check_clamp_value(c, clamp_value);
 }

@@ -16,6 +16,7 @@ struct swiglu_forward_and_per_channel_cast_and_transpose {
   word fmt{};
   std::int64_t num_per_tokens = 128;
   bool round_sf = false;
+  std::optional<double> sf_clamp_min{};
   bool without_transpose = false;
   std::optional<double> clamp_value{};
 
@@ -31,6 +32,7 @@ struct swiglu_forward_and_per_channel_cast_and_transpose {
           "codes");
     d.attribute("fmt", &op::fmt, "format of out; empty: by out.dtype").one_of({"", "e4m3"});
     d.attribute("num_per_tokens", &op::num_per_tokens, "tokens per scale: 32 or 128");
+    d.attribute("sf_clamp_min", &op::sf_clamp_min, "lower bound of amax instead of the format's");
     d.attribute("round_sf", &op::round_sf, "scales are rounded up to powers of two");
     d.attribute("without_transpose", &op::without_transpose,
                 "out is [tokens, channels] instead of [channels, tokens]");

@@ -13,7 +13,6 @@ void swiglu_forward_and_per_token_cast::check(checker& c) const {
          use_tma_aligned_col_major_sf, "needs num_per_channels 32 or 128");
   check_weights(c, *this);
   check_clamp(c, *this, true);
-  c.need(!sf_clamp_min || *sf_clamp_min >= 0, "sf_clamp_min", sf_clamp_min, "must not be negative");
   check_scales(c, "out_sf", out_sf, flags_of(*this));
 }
 

@@ -13,8 +13,7 @@ void compute(const Space& space, const swiglu_forward_and_per_token_cast& p) {
   const row_weight weight(p);
   const matrix_writer<numeric::e4m3> out(p.out);
   const scale_writer out_sf(p.out_sf, false);
-  scale_rule rule(p.out.dtype, flags_of(p));
-  if (p.sf_clamp_min) rule.clamp_min = static_cast<float>(*p.sf_clamp_min);
+  const scale_rule rule(p.out.dtype, flags_of(p));
   const trap_sink trap = space.trap;
   owns.check(space, rows);
 

@@ -145,7 +145,7 @@ struct forward_and_per_token_cast_simt {
                             .sf_col = p.out_sf.stride(p.out_sf.rank - 1),
                             .mega_block = {},
                             .mega_rows = {},
-                            .clamp = quant::default_clamp(p.out.dtype, false),
+                            .clamp = quant::amax_clamp(p.out.dtype, quant::flags_of(p)),
                             .max_q = quant::max_code(p.out.dtype),
                             .e2m1 = p.out.dtype == dtype::e2m1x2,
                             .round = p.round_sf};

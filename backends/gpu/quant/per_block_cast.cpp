@@ -165,7 +165,7 @@ void launch_cast(const context& c, const matrix_cast& p) {
       else
         k.out_sf = scale_writer(p.out_sf, width);
       k.flags = p.flags;
-      k.clamp = quant::default_clamp(p.codes, false);
+      k.clamp = quant::amax_clamp(p.codes, p.flags);
       k.row_shift = shift_of(p.block_rows);
       k.col_shift = shift_of(p.block_cols);
       k.encodes = p.out.defined();

@@ -171,11 +171,12 @@ struct channel_params {
   void* out_sf;
   std::int64_t sf_stride;
   int row_shift;  ///< log2 of the rows of a scale
+  float clamp;    ///< lower bound of amax
   bool round, packed, transposed;
 
   PORTILE_DEVICE numeric::scale scale_of(float amax) const {
     const quant::scale_flags flags{.round = round};
-    return make_scale(amax, numeric::clamp_e4m3, numeric::max_e4m3, flags);
+    return make_scale(amax, clamp, numeric::max_e4m3, flags);
   }
   /// The scale of block i of column j.
   PORTILE_DEVICE void store_scale(std::int64_t i, std::int64_t j, const numeric::scale& s) const {
@@ -363,6 +364,7 @@ void launch_cast(const context& c, const P& p, const Source& source, bool aligne
                                       p.out_sf.data,
                                       p.out_sf.stride(0),
                                       row_shift,
+                                      quant::amax_clamp(dtype::e4m3, flags),
                                       flags.round,
                                       flags.packed,
                                       transposed};

@@ -276,7 +276,7 @@ void launch_typed(const context& c, const token_cast& p) {
   else
     common.out_sf = scale_writer(p.out_sf, groups);
   common.flags = p.flags;
-  common.clamp = quant::default_clamp(p.codes, p.flags.e4m3);
+  common.clamp = quant::amax_clamp(p.codes, p.flags);
 
   if constexpr (!std::is_same_v<Code, numeric::e5m6x8>) {
     using fast = aligned_cast<In, Code>;

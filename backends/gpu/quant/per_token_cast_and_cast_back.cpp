@@ -64,7 +64,7 @@ void launch_round_trip(const context& c, const quant::per_token_cast_and_cast_ba
   gpu::launch<kernel>(
       c, numeric::ceil_div(chunks, kernel::threads), 0,
       {static_cast<T*>(p.x.data), p.x.stride(0), chunks, divider(in_row, chunks + kernel::threads),
-       quant::flags_of(p), quant::default_clamp(codes, p.use_e4m3_sf), quant::max_code(codes),
+       quant::flags_of(p), quant::amax_clamp(codes, quant::flags_of(p)), quant::max_code(codes),
        static_cast<int>(p.num_per_channels / kernel::values), codes == dtype::e2m1x2});
 }
 

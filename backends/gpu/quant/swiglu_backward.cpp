@@ -24,6 +24,7 @@ struct gradient_params {
   scale_reader x_sf;
   scale_writer codes_sf;
   quant::scale_flags flags;
+  float clamp_min;  ///< of amax
   std::uint64_t* trap;
   int lanes, group_shift;
   bool aligned;
@@ -125,7 +126,7 @@ struct gradients {
     if (live) amax = amax_of<values>(amax, v);
     amax = reduce_lanes(block, amax, p.lanes, larger{});
     if (!live) return;
-    const numeric::scale s = make_scale(amax, numeric::clamp_e4m3, numeric::max_e4m3, p.flags);
+    const numeric::scale s = make_scale(amax, p.clamp_min, numeric::max_e4m3, p.flags);
     const std::int64_t column = c >> p.group_shift;
     if (column << p.group_shift == c) p.codes_sf(t, column, s);
     PORTILE_UNROLL
@@ -277,7 +278,7 @@ struct gradients_near {
       amax = max_number(amax, block.shuffle_xor(amax, 4));
       amax = max_number(amax, block.shuffle_xor(amax, 8));
     }
-    const numeric::scale s = e4m3_scale(amax, numeric::clamp_e4m3, p.flags.round);
+    const numeric::scale s = e4m3_scale(amax, p.clamp_min, p.flags.round);
     const float other = block.shuffle_xor(s.sf_inv, 1);
     const float left_inv = odd ? other : s.sf_inv, right_inv = odd ? s.sf_inv : other;
     PORTILE_UNROLL
@@ -360,6 +361,7 @@ void launch_gradients(const context& c, const P& p, float* row_grad) {
     k.x_sf = scale_reader(p.x_sf, false);
     k.codes_sf = scale_writer(p.x_grad_fp8_sf, 2 * k.hidden / p.num_per_channels);
     k.flags = quant::flags_of(p);
+    k.clamp_min = quant::amax_clamp(dtype::e4m3, k.flags);
     k.lanes = static_cast<int>(p.num_per_channels / n);
     k.group_shift = shift_of(p.num_per_channels);
     k.aligned = k.aligned && stores_aligned<numeric::e4m3, n>(p.x_grad_fp8);
@@ -381,7 +383,8 @@ void launch_gradients(const context& c, const P& p, float* row_grad) {
       n.x_scales = scale_table(p.x_sf, 0);
       n.code_scales = scale_table(p.x_grad_fp8_sf, k.codes_sf.cols);
       fast = fast && byte_rows::fit(p.x_grad_fp8) && rows_aligned(p.x_grad_fp8, 16) &&
-             scale_table::fits(p.x_sf) && scale_table::fits(p.x_grad_fp8_sf);
+             scale_table::fits(p.x_sf) && scale_table::fits(p.x_grad_fp8_sf) &&
+             k.clamp_min >= numeric::max_e4m3 * 0x1p-126f;
     }
     if (fast) return gpu::launch<near>(c, blocks, near::shared_bytes, n);
   }

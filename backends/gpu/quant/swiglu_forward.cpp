@@ -455,7 +455,7 @@ struct swiglu_forward_and_per_token_cast_simt {
       k.out_sf =
           scale_writer(p.out_sf, numeric::ceil_div(k.hidden, std::max<std::int64_t>(p.num_per_channels, 1)));
       k.flags = quant::flags_of(p);
-      k.amax_clamp = p.sf_clamp_min ? static_cast<float>(*p.sf_clamp_min) : numeric::clamp_e4m3;
+      k.amax_clamp = quant::amax_clamp(dtype::e4m3, k.flags);
       // Rows without values still have their weights looked at.
       const bool in_groups = k.hidden > 0 && (p.num_per_channels == 32 || p.num_per_channels == 128);
       if constexpr (std::is_same_v<in_type, numeric::bf16>)
