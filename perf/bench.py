@@ -238,6 +238,18 @@ def measure(case, options, timer, ceiling, tiny=False):
     return record
 
 
+def run_once(chosen, implementation):
+    """One launch of every case in a named range, for a profiler that replays kernels."""
+    for case in chosen:
+        problem = cases.Problem(case)
+        fields = problem.allocate(cases.TorchMemory("cuda"))
+        with torch.cuda.nvtx.range(f"{problem.op}: {case['name']}"):
+            portile.run(problem.op, implementation=implementation, **fields)
+        torch.cuda.synchronize()
+        del fields
+        torch.cuda.empty_cache()
+
+
 def tensors_of(fields):
     for value in fields.values():
         for v in value if isinstance(value, list) else [value]:
@@ -270,6 +282,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one or two cases of each kind, fewer replays")
     parser.add_argument("--json", help="append a record per case to this file")
     parser.add_argument("--no-cupti", action="store_true", help="graph times only")
+    parser.add_argument("--once", action="store_true", help="run each case once and time nothing: for ncu --nvtx")
     parser.add_argument("--budget", type=float, default=170, help="seconds after which remaining cases are skipped")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -280,6 +293,8 @@ def main():
               if fnmatch.fnmatch(c["name"], options.case) and (c.get("quick") or not options.quick)]
     if not chosen:
         sys.exit("bench.py: no case fits")
+    if options.once:
+        return run_once(chosen, options.implementation)
     timer = Timer(5 if options.quick else 7)
     ceiling = Ceiling(timer)
     floor = timer.graph([lambda: torch.cuda._sleep(0)])[0]

@@ -10,7 +10,8 @@ namespace portile::gpu {
 
 /// Segments of the psum layout: expert e owns rows [align(psum[e-1], alignment), psum[e]), psum[-1] = 0.
 struct segments {
-  const std::int32_t* psum = nullptr;  ///< absent: every row counts
+  bool given = false;  ///< absent: every row counts
+  const std::int32_t* psum = nullptr;
   std::int64_t num_experts = 0;
   std::int64_t alignment = 1;
   divider align;  ///< psum entries are 32 bits wide
@@ -18,7 +19,8 @@ struct segments {
   segments() = default;
   template <class P>
   explicit segments(const P& p) : alignment(p.token_alignment) {
-    if (!p.psum_num_tokens_per_expert) return;
+    given = static_cast<bool>(p.psum_num_tokens_per_expert);
+    if (!given) return;
     psum = static_cast<const std::int32_t*>(p.psum_num_tokens_per_expert.data);
     num_experts = p.psum_num_tokens_per_expert.extent(0);
     align = divider(alignment, std::int64_t{1} << 33);
@@ -30,11 +32,11 @@ struct segments {
   PORTILE_DEVICE std::int64_t begin(std::int64_t e) const { return e > 0 ? align_up(end(e - 1)) : 0; }
 
   /// Blocks to start at least: the segments are looked at even where there is nothing to compute.
-  std::int64_t blocks(std::int64_t n) const { return psum ? std::max<std::int64_t>(n, 1) : n; }
+  std::int64_t blocks(std::int64_t n) const { return given ? std::max<std::int64_t>(n, 1) : n; }
   /// Reports bad segments: the threads of one block look at all of them.
   template <class Block>
   PORTILE_DEVICE void check(const Block& block, std::int64_t rows, std::uint64_t* trap) const {
-    if (!psum || !trap || block.index() != 0) return;
+    if (!given || !trap || block.index() != 0) return;
     PORTILE_NO_UNROLL
     for (std::int64_t e = block.thread(); e < num_experts; e += Block::threads)
       if (psum[e] < begin(e) || psum[e] > rows) raise_trap(trap, 0, e);

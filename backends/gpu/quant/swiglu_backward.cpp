@@ -47,7 +47,7 @@ struct gradients {
     auto* flag = block.template shared<std::uint32_t>(flag_offset);
     p.experts.check(block, p.rows, p.trap);
     for (std::int64_t t = block.index(); t < p.rows; t += block.grid()) {
-      if (p.experts.psum) {
+      if (p.experts.given) {
         p.experts.mark(block, t, t, true, flag);
         const bool padding = *flag != 0;
         block.barrier();
@@ -160,7 +160,7 @@ struct gradients_near {
     p.experts.check(block, p.rows, p.trap);
     int turn = 0;
     for (std::int64_t row = block.index(); row < p.rows; row += block.grid()) {
-      if (p.experts.psum) {
+      if (p.experts.given) {
         p.experts.mark(block, row, row, true, flag);
         const bool padding = *flag != 0;
         block.barrier();

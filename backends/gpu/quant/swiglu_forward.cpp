@@ -86,7 +86,7 @@ struct swiglu_chunks {
       const std::int64_t t = p.row_chunks.quotient(chunk);
       const std::int64_t first = (chunk - t * p.row_chunks.value()) * values;
       bool live = t < p.rows && first < p.hidden;
-      if (p.experts.psum) {
+      if (p.experts.given) {
         const std::int64_t top = p.row_chunks.quotient(base);
         p.experts.mark(block, top, p.row_chunks.quotient(base + threads - 1), false, owned);
         live = live && owned[t - top] != 0;
@@ -156,7 +156,7 @@ struct swiglu_estimated {
       chunk_of c{static_cast<std::uint32_t>(row),
                  static_cast<std::uint32_t>(chunk - row * p.row_chunks.value()) * values};
       c.live = row < p.rows && c.first < p.columns;
-      if (p.experts.psum) {
+      if (p.experts.given) {
         const std::int64_t top = p.row_chunks.quotient(base);
         p.experts.mark(block, top, p.row_chunks.quotient(base + threads - 1), false, owned);
         c.live = c.live && owned[row - top] != 0;
@@ -175,7 +175,7 @@ struct swiglu_estimated {
       else
         to_bf16(p, c, counts);
       if (p.counters) counts.flush(block, p.counters, c.live ? values : 0, p.counts_all, sums);
-      if (p.experts.psum) block.barrier();
+      if (p.experts.given) block.barrier();
     }
   }
 
@@ -318,7 +318,7 @@ struct swiglu_rows {
     p.experts.check(block, p.rows, p.trap);
     for (std::int64_t t = block.index(); t < p.rows; t += block.grid()) {
       bool live = !p.pos_to_expert || p.pos_to_expert[t] >= 0;
-      if (p.experts.psum) {
+      if (p.experts.given) {
         p.experts.mark(block, t, t, false, owned);
         live = owned[0] != 0;
         block.barrier();
