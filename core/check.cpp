@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
 
 #include <portile/core/check.hpp>
@@ -134,6 +136,12 @@ void checker::declared_rules() {
       std::string rule = "must be one of";
       for (const std::string& c : f.choices) rule += " '" + c + "'";
       need(std::find(f.choices.begin(), f.choices.end(), v) != f.choices.end(), f.name, "'" + v + "'", rule);
+    } else if (f.kind == field_kind::attribute && f.type == attribute_type::real && f.name.ends_with("eps")) {
+      // An epsilon keeps a sum of squares or of exponentials away from zero; a negative one makes such a
+      // divisor.
+      double eps;
+      std::memcpy(&eps, static_cast<const char*>(problem_) + f.offset, sizeof eps);
+      need(std::isfinite(eps) && eps >= 0, f.name, eps, "must be a number of at least 0");
     }
     if (!ok()) return;
   }

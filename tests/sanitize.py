@@ -22,7 +22,7 @@ TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 
 
 def outcome(text, status):
-    """One word for a run: 'clean', 'N errors', or how the driver itself failed."""
+    """One word for a run: 'clean', 'N errors', that every problem was refused, or how the driver itself failed."""
     found = re.findall(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", text)
     errors = sum(int(a or b) for a, b in found)
     if errors:
@@ -31,7 +31,8 @@ def outcome(text, status):
         return "timeout"
     if not found or status != 0:
         return f"failed ({status})"
-    return "clean"
+    launched = re.search(r"ran +(\d+), trapped +(\d+)", text)
+    return "clean" if launched and sum(map(int, launched.groups())) else "nothing ran"
 
 
 def main():
@@ -40,7 +41,7 @@ def main():
     p.add_argument("--impl", default="cuda.simt", help="implementation to run")
     p.add_argument("--op", default="*", help="operations, with * as a wildcard")
     p.add_argument("--tool", action="append", choices=TOOLS, help="may be repeated; all four unless given")
-    p.add_argument("--runs", type=int, default=1, help="problems per operation and tool")
+    p.add_argument("--runs", type=int, default=4, help="problems per operation and tool")
     p.add_argument("--first", type=int, default=40, help="number of the first problem")
     p.add_argument("--jobs", type=int, default=8, help="processes at a time")
     p.add_argument("--timeout", type=int, default=300, help="seconds per process")

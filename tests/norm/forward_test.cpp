@@ -236,3 +236,25 @@ TEST_CASE("norm.forward without tokens, and what it infers") {
   p.with_rstd = false;
   CHECK(infer(p).size() == 1);
 }
+
+TEST_CASE("an epsilon is a number of at least 0, in every operation that has one") {
+  int with_eps = 0;
+  for (const op_info& op : operations())
+    for (const field_info& f : op.fields)
+      if (f.kind == field_kind::attribute && f.name.ends_with("eps")) {
+        CHECK(f.type == attribute_type::real);
+        ++with_eps;
+      }
+  CHECK(with_eps > 20);
+  norm::forward p;
+  memory m;
+  p.x = m.make(dtype::f32, {2, 64});
+  p.out = m.make(dtype::f32, {2, 64});
+  p.eps = 0;
+  CHECK(check(p).text() == "");
+  for (const double bad :
+       {-1e-9, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    p.eps = bad;
+    CHECK(check(p).text().find("must be a number of at least 0") != std::string::npos);
+  }
+}
