@@ -106,12 +106,13 @@ const composition* composition_of(const portile_implementation* entry) {
 
 const portile_backend& builtin_backend() {
   // Leaked on purpose, like the registry, which points to it.
-  static const auto* table = [] {
-    auto* list = new std::vector<const portile_implementation*>;
-    for (const composition& c : compositions()) list->push_back(c.entry);
-    return new portile_backend(plugin::make_backend(
-        "portile", PORTILE_VERSION, static_cast<device_kind>(any_device_kind), list->data(), list->size()));
+  static const auto* list = [] {
+    auto* entries = new std::vector<const portile_implementation*>;
+    for (const composition& c : compositions()) entries->push_back(c.entry);
+    return entries;
   }();
+  static const auto* table = new portile_backend(plugin::make_backend(
+      "portile", PORTILE_VERSION, static_cast<device_kind>(any_device_kind), list->data(), list->size()));
   return *table;
 }
 

@@ -35,7 +35,7 @@ tensor scaled_channels(composer& c, const tensor& x, const tensor& weight) {
 void mhc_block::check(checker& c) const {
   if (!mhc::check_small_mult(c) || !mhc::check_hidden(c)) return;
   c.need(n_splits >= 1, "n_splits", n_splits, "must be at least 1");
-  c.need(sinkhorn_repeat >= 1, "sinkhorn_repeat", sinkhorn_repeat, "must be at least 1");
+  mhc::check_repeat(c, "sinkhorn_repeat", sinkhorn_repeat);
   c.need(!same_buffer(out, residual), "out.data", out, "must not be the buffer of residual");
   check_mixing_gradients(c, *this);
 }

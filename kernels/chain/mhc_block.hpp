@@ -83,7 +83,7 @@ struct mhc_block {
                 "add to the gradients of the parameters instead of overwriting them");
     d.kept("hidden_size is a multiple of 8");
     d.kept("mhc_mult is 1 to 8");
-    d.kept("sinkhorn_repeat and n_splits are at least 1");
+    d.kept("sinkhorn_repeat is 1 to 65536, n_splits at least 1");
     d.kept(
         "gradients need out_grad; scale_grad and base_grad come together; norm_weight_grad needs "
         "norm_weight");

@@ -7,7 +7,7 @@ void pre::check(checker& c) const {
   check_small_mult(c);
   check_hidden(c);
   c.need(n_splits >= 1, "n_splits", n_splits, "must be at least 1");
-  c.need(sinkhorn_repeat >= 1, "sinkhorn_repeat", sinkhorn_repeat, "must be at least 1");
+  check_repeat(c, "sinkhorn_repeat", sinkhorn_repeat);
 }
 
 void pre::infer(inference& i) const {

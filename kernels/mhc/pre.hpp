@@ -60,7 +60,7 @@ struct pre {
     d.kept("hidden_size is a multiple of 8");
     d.kept("mhc_mult is 1 to 8");
     d.kept("n_splits is at least 1");
-    d.kept("sinkhorn_repeat is at least 1");
+    d.kept("sinkhorn_repeat is 1 to 65536");
   }
   void check(checker& c) const;
   void infer(inference& i) const;

@@ -13,7 +13,7 @@ void pre_big_fuse::check(checker& c) const {
   c.need(!out_mul_splitted.defined() || c.dim("n_splits") >= 1, "n_splits", c.dim("n_splits"),
          "must be at least 1");
   c.need(fn_splits >= 1, "fn_splits", fn_splits, "must be at least 1");
-  c.need(sinkhorn_repeat >= 1, "sinkhorn_repeat", sinkhorn_repeat, "must be at least 1");
+  check_repeat(c, "sinkhorn_repeat", sinkhorn_repeat);
 }
 
 void pre_big_fuse::infer(inference& i) const {

@@ -57,7 +57,7 @@ struct pre_big_fuse {
     d.kept("fn, or out_mul_splitted and sqrsum_splitted, are given");
     d.kept("hidden_size is a multiple of 8");
     d.kept("mhc_mult is 1 to 8");
-    d.kept("sinkhorn_repeat is at least 1");
+    d.kept("sinkhorn_repeat is 1 to 65536");
     d.kept("n_splits is at least 1");
     d.lifted("mhc_mult is 4");
   }

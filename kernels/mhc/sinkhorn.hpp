@@ -23,7 +23,7 @@ struct sinkhorn {
     d.out("out", &sinkhorn::out, "num_tokens, mhc_mult, mhc_mult", {f32}, "normalised matrices");
     d.attribute("repeat", &sinkhorn::repeat, "row and column steps, at least 1");
     d.attribute("eps", &sinkhorn::eps, "added to the softmax and to every sum");
-    d.kept("repeat is at least 1");
+    d.kept("repeat is 1 to 65536");
     d.kept("mhc_mult is 1 to 8");
     d.lifted("mhc_mult is 4");
   }

@@ -5,7 +5,7 @@ namespace portile::mhc {
 
 void sinkhorn_backward::check(checker& c) const {
   check_small_mult(c);
-  c.need(repeat >= 1, "repeat", repeat, "must be at least 1");
+  check_repeat(c, "repeat", repeat);
 }
 
 void sinkhorn_backward::infer(inference& i) const { i.out("x_grad", dtype::f32); }

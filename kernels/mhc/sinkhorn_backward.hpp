@@ -27,7 +27,7 @@ struct sinkhorn_backward {
     d.out("x_grad", &p::x_grad, "num_tokens, mhc_mult, mhc_mult", {f32}, "gradient of x");
     d.attribute("repeat", &p::repeat, "as in mhc.sinkhorn");
     d.attribute("eps", &p::eps, "as in mhc.sinkhorn");
-    d.kept("repeat is at least 1");
+    d.kept("repeat is 1 to 65536");
     d.kept("mhc_mult is 1 to 8");
     d.lifted("mhc_mult is 4");
     d.lifted("repeat is at most about 45");

@@ -28,4 +28,10 @@ inline bool check_hidden(checker& c) {
   return c.need(h > 0 && h % 8 == 0, "hidden_size", h, "must be a positive multiple of 8");
 }
 
+/// Sinkhorn's row and column steps. The upper bound only keeps a mistaken number from running for hours.
+inline bool check_repeat(checker& c, const char* name, std::int64_t repeat) {
+  return c.need(repeat >= 1, name, repeat, "must be at least 1") &&
+         c.need(repeat <= 65536, name, repeat, "must be at most 65536");
+}
+
 }  // namespace portile::mhc
