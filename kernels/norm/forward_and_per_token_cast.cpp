@@ -1,3 +1,5 @@
+#include <limits>
+
 #include <portile/kernels/norm/forward_and_per_token_cast.hpp>
 #include <portile/kernels/norm/limits.hpp>
 #include <portile/kernels/quant/scales.hpp>
@@ -5,9 +7,14 @@
 namespace portile::norm {
 namespace {
 
-// Rows that mega_moe_sf has for this many tokens: whole blocks, each padded to 128.
+constexpr std::int64_t block_m_limit = std::int64_t{1} << 31;
+
+// Rows that mega_moe_sf has for this many tokens: whole blocks, each padded to 128. What no memory holds is
+// the largest number.
 std::int64_t mega_moe_rows(std::int64_t tokens, std::int64_t block_m) {
-  return numeric::ceil_div(tokens, block_m) * numeric::align_up(block_m, 128);
+  const std::int64_t blocks = numeric::ceil_div(tokens, block_m), rows = numeric::align_up(block_m, 128);
+  constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+  return blocks > largest / rows ? largest : blocks * rows;
 }
 
 void check_mega_moe(checker& c, const forward_and_per_token_cast& p) {
@@ -15,7 +22,9 @@ void check_mega_moe(checker& c, const forward_and_per_token_cast& p) {
   if (!c.need(sf.defined() ? p.mega_moe_block_m > 0 : p.mega_moe_block_m == 0, "mega_moe_block_m",
               p.mega_moe_block_m,
               sf.defined() ? "must be positive with mega_moe_sf" : "must be 0 without mega_moe_sf") ||
-      !sf.defined())
+      !sf.defined() ||
+      !c.need(p.mega_moe_block_m < block_m_limit, "mega_moe_block_m", p.mega_moe_block_m,
+              "must be below 2^31"))
     return;
   const std::int64_t rows = mega_moe_rows(c.dim("num_tokens"), p.mega_moe_block_m);
   c.need(p.round_sf, "round_sf", p.round_sf,
@@ -54,7 +63,7 @@ void forward_and_per_token_cast::infer(inference& i) const {
   if (with_out_bf16) i.out("out_bf16", dtype::bf16);
   if (residual) i.out("residual_out", x.dtype);
   if (with_rstd) i.out("rstd", dtype::f32);
-  if (mega_moe_block_m > 0) {
+  if (mega_moe_block_m > 0 && mega_moe_block_m < block_m_limit) {
     const std::int64_t rows = mega_moe_rows(tokens, mega_moe_block_m);
     i.out("mega_moe_sf", dtype::ue8m0x4, {rows, hidden / 128}, {1, rows});
   }
