@@ -144,8 +144,7 @@ TEST_CASE("sf_clamp_min replaces the lower bound of amax in every cast that comp
     p.sf_clamp_min = e4m3;
     queue q{cpu_selector};
     run(q, p);
-    for (std::int64_t i = 0; i < p.x.numel(); ++i)
-      REQUIRE(static_cast<float*>(p.x.data)[i] == 0.3125f);
+    for (std::int64_t i = 0; i < p.x.numel(); ++i) REQUIRE(static_cast<float*>(p.x.data)[i] == 0.3125f);
     p.sf_clamp_min = -1;
     CHECK(check(p).text().find("sf_clamp_min") != std::string::npos);
     covered.insert(per_token_cast_and_cast_back::name);
