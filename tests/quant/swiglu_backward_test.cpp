@@ -307,6 +307,8 @@ TEST_CASE("quant.swiglu_backward_and_per_token_cast: padding, bad data, no rows"
   CHECK(at<unsigned char>(s.x_grad_fp8, 1, 9) == 0);
   CHECK(at<std::uint16_t>(s.x_grad, 1, 200) == 0);
   CHECK(at<float>(s.x_grad_fp8_sf, 5, 0) > 0.0f);  // behind the segments
+  at<std::int32_t>(s.psum_num_tokens_per_expert, 1) = 7;
+  expect_trap(s, "psum_num_tokens_per_expert", 1);
 
   fused none = mapped(m);
   for (tensor* t : {&none.x, &none.x_sf, &none.out_grad, &none.pos_to_token_topk, &none.x_grad_fp8,

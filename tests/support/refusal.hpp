@@ -2,6 +2,7 @@
 // Tables of bad problems: each must be refused by check() and by run() with the same text, and nothing may be
 // written.
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,22 @@ struct bad_problems {
   std::function<P(memory&)> make;  ///< builds the good problem in the given memory (it is checked to be good)
   std::vector<bad_problem<P>> rows;
 };
+
+/// Operations that this program has a table of bad problems for, and those whose traps it springs. Filled
+/// before main by the mere use of expect_refusals and expect_trap, whichever tests are then run:
+/// tables_test.cpp compares them with the registry.
+inline std::set<std::string>& ops_with_refusals() {
+  static std::set<std::string> names;
+  return names;
+}
+inline std::set<std::string>& ops_with_traps() {
+  static std::set<std::string> names;
+  return names;
+}
+template <class P>
+inline const bool refusals_of = ops_with_refusals().emplace(P::name).second;
+template <class P>
+inline const bool traps_of = ops_with_traps().emplace(P::name).second;
 
 template <class P>
 void expect_refusal(const std::function<P(memory&)>& make, const bad_problem<P>& row) {
@@ -61,6 +78,7 @@ void expect_refusal(const std::function<P(memory&)>& make, const bad_problem<P>&
 /// the docs promise those, and a rule without a row is one that check() may have forgotten.
 template <class P>
 void expect_refusals(const std::vector<bad_problems<P>>& tables) {
+  static_cast<void>(refusals_of<P>);
   std::vector<std::string> unbroken;
   for (const limit_info& l : operation_of<P>().limits)
     if (l.kept) unbroken.push_back(l.rule);
@@ -92,6 +110,7 @@ void expect_refusals(const std::function<P(memory&)>& make, const std::vector<ba
 /// Runs on a `checked` host queue and expects wait() to report this rule of the operation at this flat index.
 template <class P>
 void expect_trap(const P& p, const std::string& rule_text, std::int64_t index) {
+  static_cast<void>(traps_of<P>);
   queue q{cpu_selector, queue_properties{.checked = true}};
   run(q, p);
   bool thrown = false;
