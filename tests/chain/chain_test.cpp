@@ -88,19 +88,27 @@ engram_gate_fn good_gate(memory& m) {
 }  // namespace
 
 TEST_CASE("chain.mhc_block refuses bad problems") {
+  memory other;  // of the problems that differ in every tensor
   expect_refusals<mhc_block>(
       good_block,
       {
           {"residual absent", [](auto& p) { p.residual = {}; }, "residual = absent: is required"},
           {"layer_weight absent", [](auto& p) { p.layer_weight = {}; }, "layer_weight = absent: is required"},
           {"rows of fn", [](auto& p) { p.fn.extents[0] = 23; }, "fn.extents[0] = 23"},
-          {"hidden_size", [](auto& p) { p.residual.extents[2] = 12; }, "must be"},
-          {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1"},
-          {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1"},
+          {"hidden_size", [&](auto& p) { p = block_of(other, 3, 4, 12); },
+           "hidden_size = 12: must be a positive multiple of 8", 1},
+          {"mhc_mult 0", [&](auto& p) { p = block_of(other, 3, 0, 16); }, "mhc_mult = 0: must be at least 1",
+           2},
+          {"mhc_mult 9", [&](auto& p) { p = block_of(other, 3, 9, 16); }, "mhc_mult = 9: must be at most 8",
+           2},
+          {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1", 3},
+          {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1", 3},
           {"in place", [](auto& p) { p.out.data = p.residual.data; }, "must not be the buffer of residual"},
-          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
-          {"norm_weight_grad without norm_weight", [](auto& p) { p.norm_weight = {}; }, "needs norm_weight"},
-          {"scale_grad alone", [](auto& p) { p.base_grad = {}; }, "must be given together with scale_grad"},
+          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad", 4},
+          {"norm_weight_grad without norm_weight", [](auto& p) { p.norm_weight = {}; }, "needs norm_weight",
+           4},
+          {"scale_grad alone", [](auto& p) { p.base_grad = {}; }, "must be given together with scale_grad",
+           4},
           {"residual_grad in place", [](auto& p) { p.residual_grad.data = p.out_grad.data; },
            "must not be the buffer of out_grad"},
           {"strided layer_input", [](auto& p) { p.layer_input.strides[0] = 24; }, "must be contiguous"},
@@ -108,15 +116,23 @@ TEST_CASE("chain.mhc_block refuses bad problems") {
 }
 
 TEST_CASE("chain.mhc_head refuses bad problems") {
+  memory other;
   expect_refusals<mhc_head>(
       good_head,
       {
           {"fn absent", [](auto& p) { p.fn = {}; }, "fn = absent: is required"},
           {"rows of fn", [](auto& p) { p.fn.extents[0] = 3; }, "fn.extents[0] = 3"},
-          {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1"},
-          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
-          {"base_grad alone", [](auto& p) { p.scale_grad = {}; }, "must be given together with base_grad"},
-          {"norm_weight_grad without norm_weight", [](auto& p) { p.norm_weight = {}; }, "needs norm_weight"},
+          {"hidden_size", [&](auto& p) { p = head_of(other, 3, 4, 12); },
+           "hidden_size = 12: must be a positive multiple of 8", 1},
+          {"mhc_mult 0", [&](auto& p) { p = head_of(other, 3, 0, 16); }, "mhc_mult = 0: must be at least 1",
+           2},
+          {"mhc_mult 9", [&](auto& p) { p = head_of(other, 3, 9, 16); }, "mhc_mult = 9: must be at most 8",
+           2},
+          {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1", 3},
+          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad", 4},
+          {"base_grad alone", [](auto& p) { p.scale_grad = {}; }, "must be given together with base_grad", 4},
+          {"norm_weight_grad without norm_weight", [](auto& p) { p.norm_weight = {}; }, "needs norm_weight",
+           4},
       });
 }
 
@@ -124,26 +140,26 @@ TEST_CASE("chain.engram_gate_fn refuses bad problems") {
   expect_refusals<engram_gate_fn>(
       good_gate,
       {
-          {"no keys", [](auto& p) { p.kv = {}; }, "must be given"},
-          {"both forms", [](auto& p) { p.k = p.hidden_states; }, "must be absent: kv is given"},
+          {"no keys", [](auto& p) { p.kv = {}; }, "must be given", 1},
+          {"both forms", [](auto& p) { p.k = p.hidden_states; }, "must be absent: kv is given", 1},
           {"tokens of kv", [](auto& p) { p.kv.extents[1] = 2; },
-           "kv.extents[1] = 2: must be 3, as in hidden_states"},
+           "kv.extents[1] = 2: must be 3, as in hidden_states", 2},
           {"dimensions of kv",
            [](auto& p) {
              p.kv.rank = 2;
              p.kv.extents = {6, 160};
              p.kv.strides = {160, 1};
            },
-           "kv.rank = 2: must be 3"},
+           "kv.rank = 2: must be 3", 2},
           {"tokens without a common stride", [](auto& p) { p.hidden_states.strides[0] = 512; },
-           "must have one common stride"},
+           "must have one common stride", 2},
           {"clamp_value", [](auto& p) { p.clamp_value = 0; }, "clamp_value = 0: must be above 0"},
-          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad"},
+          {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad", 3},
           {"weight_hidden_grad alone", [](auto& p) { p.weight_embed_grad = {}; },
-           "must be given together with weight_hidden_grad"},
+           "must be given together with weight_hidden_grad", 3},
           {"one buffer for both", [](auto& p) { p.weight_embed_grad.data = p.weight_hidden_grad.data; },
-           "must not be the buffer of weight_hidden_grad"},
-          {"k_grad of packed keys", [](auto& p) { p.k_grad = p.hidden_states_grad; }, "k_grad"},
+           "must not be the buffer of weight_hidden_grad", 3},
+          {"k_grad of packed keys", [](auto& p) { p.k_grad = p.hidden_states_grad; }, "k_grad", 1},
           {"in place with gradients", [](auto& p) { p.out.data = p.hidden_states.data; },
            "the gradients need the original"},
       });

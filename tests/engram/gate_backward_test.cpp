@@ -55,28 +55,34 @@ TEST_CASE("engram.gate_backward refuses bad problems") {
           {"out_grad absent", [](auto& p) { p.out_grad = {}; }, "out_grad = absent: is required"},
           {"dot absent", [](auto& p) { p.dot = {}; }, "dot = absent: is required"},
           {"dtype of kv", [](auto& p) { p.kv.dtype = dtype::f16; }, "kv.dtype = f16: must be bf16"},
-          {"no keys", [](auto& p) { p.kv = {}; }, "kv = absent: kv, or k and v, must be given"},
-          {"kv and k", [](auto& p) { p.k = p.hidden_states; }, "must be absent: kv is given"},
+          {"no keys", [](auto& p) { p.kv = {}; }, "kv = absent: kv, or k and v, must be given", 1},
+          {"kv and k", [](auto& p) { p.k = p.hidden_states; }, "must be absent: kv is given", 1},
           {"k without v",
            [](auto& p) {
              p.kv = {};
              p.k = p.hidden_states;
            },
-           "must be given together with k"},
+           "must be given together with k", 1},
           {"no gradient of the keys", [](auto& p) { p.kv_grad = {}; },
-           "kv_grad = absent: kv_grad, or k_grad and v_grad, must be given"},
+           "kv_grad = absent: kv_grad, or k_grad and v_grad, must be given", 1},
           {"kv_grad and k_grad", [](auto& p) { p.k_grad = p.hidden_states_grad; },
-           "must be absent: kv_grad is given"},
+           "must be absent: kv_grad is given", 1},
+          {"k_grad without v_grad",
+           [](auto& p) {
+             p.kv_grad = {};
+             p.k_grad = p.hidden_states;
+           },
+           "must be given together with k_grad", 1},
           {"packed keys, gradients apart",
            [](auto& p) {
              p.k_grad = p.hidden_states;
              p.v_grad = make_tensor(p.kv_grad.data, dtype::bf16, {5, 12});
              p.kv_grad = {};
            },
-           "in the form of the inputs"},
+           "in the form of the inputs", 1},
           {"shape of kv_grad", [](auto& p) { p.kv_grad.extents[1] = 3; },
            "kv_grad.extents[1] = 3: must be mhc_mult + 1 = 4"},
-          {"clamp_value 0", [](auto& p) { p.clamp_value = 0; }, "clamp_value = 0: must be above 0"},
+          {"clamp_value 0", [](auto& p) { p.clamp_value = 0; }, "clamp_value = 0: must be above 0", 2},
           {"shape of weight_fused_grad", [](auto& p) { p.weight_fused_grad.extents[1] = 11; },
            "weight_fused_grad.extents[1] = 11"},
           {"out overlaps itself", [](auto& p) { p.hidden_states_grad.strides[0] = 0; },

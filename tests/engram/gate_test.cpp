@@ -39,36 +39,45 @@ TEST_CASE("engram.gate refuses bad problems") {
            "hidden_states.dtype = f16"},
           {"dtype of weight_fused", [](auto& p) { p.weight_fused.dtype = dtype::i32; },
            "weight_fused.dtype = i32: must be f32"},
-          {"no keys", [](auto& p) { p.kv = {}; }, "kv = absent: kv, or k and v, must be given"},
-          {"kv and k", [](auto& p) { p.k = p.hidden_states; }, "must be absent: kv is given"},
+          {"no keys", [](auto& p) { p.kv = {}; }, "kv = absent: kv, or k and v, must be given", 1},
+          {"kv and k", [](auto& p) { p.k = p.hidden_states; }, "must be absent: kv is given", 1},
           {"kv and v",
            [](auto& p) {
              p.v = make_tensor(p.kv.data, dtype::bf16, {5, 40});
            },
-           "must be absent: kv is given"},
+           "must be absent: kv is given", 1},
           {"k without v",
            [](auto& p) {
              p.kv = {};
              p.k = p.hidden_states;
            },
-           "must be given together with k"},
+           "must be given together with k", 1},
           {"v without k",
            [](auto& p) {
              p.kv = {};
              p.v = make_tensor(p.hidden_states.data, dtype::bf16, {5, 40});
            },
-           "must be given together with v"},
+           "must be given together with v", 1},
           {"rows of kv", [](auto& p) { p.kv.extents[1] = 3; }, "kv.extents[1] = 3: must be mhc_mult + 1 = 4"},
           {"hidden_size of weight_fused", [](auto& p) { p.weight_fused.extents[1] = 39; },
            "weight_fused.extents[1] = 39"},
           {"mask", [](auto& p) { p.image_token_mask = make_tensor(p.kv.data, dtype::boolean, {4}); },
            "image_token_mask.extents[0] = 4"},
           {"shape of dot", [](auto& p) { p.dot.extents[1] = 2; }, "dot.extents[1] = 2: must be mhc_mult = 3"},
-          {"clamp_value 0", [](auto& p) { p.clamp_value = 0; }, "clamp_value = 0: must be above 0"},
-          {"clamp_value negative", [](auto& p) { p.clamp_value = -1; }, "clamp_value = -1: must be above 0"},
-          {"clamp_value NaN", [](auto& p) { p.clamp_value = std::nan(""); }, "must be above 0"},
-          {"clamp_value 0 in fp32", [](auto& p) { p.clamp_value = 1e-60; }, "must be above 0 in fp32"},
-          {"in place and saving", [](auto& p) { p.out = p.hidden_states; }, "dot = "},
+          {"clamp_value 0", [](auto& p) { p.clamp_value = 0; }, "clamp_value = 0: must be above 0", 2},
+          {"clamp_value negative", [](auto& p) { p.clamp_value = -1; }, "clamp_value = -1: must be above 0",
+           2},
+          {"clamp_value NaN", [](auto& p) { p.clamp_value = std::nan(""); }, "must be above 0", 2},
+          {"clamp_value 0 in fp32", [](auto& p) { p.clamp_value = 1e-60; }, "must be above 0 in fp32", 2},
+          {"in place and saving", [](auto& p) { p.out = p.hidden_states; }, "dot = ", 3},
+          {"in place and saving one of four",
+           [](auto& p) {
+             const tensor rstd_k = p.rstd_k;
+             p = without_saving(p);
+             p.rstd_k = rstd_k;
+             p.out = p.hidden_states;
+           },
+           "rstd_k = ", 3},
           {"in place, other strides",
            [](auto& p) {
              p = without_saving(p);

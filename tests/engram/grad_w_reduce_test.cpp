@@ -38,7 +38,7 @@ TEST_CASE("engram.grad_w_reduce refuses bad problems") {
           {"hidden_size", [](auto& p) { p.weight_embed.extents[1] = 6; },
            "weight_embed.extents[1] = 6: must be hidden_size = 7"},
           {"one buffer", [](auto& p) { p.weight_embed_grad = p.weight_hidden_grad; },
-           "must not be the buffer of weight_hidden_grad"},
+           "must not be the buffer of weight_hidden_grad", 1},
       });
 }
 

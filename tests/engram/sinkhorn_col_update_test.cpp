@@ -34,8 +34,8 @@ TEST_CASE("engram.sinkhorn_col_update refuses bad problems") {
           {"columns", [](auto& p) { p.col_scale.extents[0] = 36; },
            "col_scale.extents[0] = 36: must be head_dim = 37"},
           {"columns of col_sumsq", [](auto& p) { p.col_sumsq.extents[0] = 36; }, "col_sumsq.extents[0] = 36"},
-          {"ratio negative", [](auto& p) { p.ratio = -1; }, "ratio = -1: must not be negative"},
-          {"ratio NaN", [](auto& p) { p.ratio = std::nan(""); }, "must not be negative"},
+          {"ratio negative", [](auto& p) { p.ratio = -1; }, "ratio = -1: must not be negative", 1},
+          {"ratio NaN", [](auto& p) { p.ratio = std::nan(""); }, "must not be negative", 1},
       });
 }
 

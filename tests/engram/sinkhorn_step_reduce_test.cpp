@@ -25,7 +25,7 @@ TEST_CASE("engram.sinkhorn_step_reduce refuses bad problems") {
           {"absent", [](auto& p) { p.col_sumsq_partial = {}; }, "col_sumsq_partial = absent: is required"},
           {"dtype", [](auto& p) { p.col_sumsq.dtype = dtype::i32; }, "col_sumsq.dtype = i32: must be f32"},
           {"head_dim", [](auto& p) { p.col_sumsq_partial.extents[1] = p.col_sumsq.extents[0] = 100; },
-           "head_dim = 100: must be a multiple of 256"},
+           "head_dim = 100: must be a multiple of 256", 1},
           {"columns", [](auto& p) { p.col_sumsq.extents[0] = 128; },
            "col_sumsq.extents[0] = 128: must be head_dim = 256"},
           {"rank", [](auto& p) { p.col_sumsq_partial.rank = 1; }, "col_sumsq_partial.rank = 1"},

@@ -30,7 +30,7 @@ TEST_CASE("engram.sinkhorn_step refuses bad problems") {
                 {"dtype", [](auto& p) { p.matrix.dtype = dtype::i32; }, "matrix.dtype = i32: must be f32"},
                 {"head_dim",
                  [](auto& p) { p.matrix.extents[1] = p.col_scale.extents[0] = p.col_sumsq.extents[0] = 255; },
-                 "head_dim = 255: must be a multiple of 256"},
+                 "head_dim = 255: must be a multiple of 256", 1},
                 {"rows", [](auto& p) { p.row_norm.extents[0] = 6; },
                  "row_norm.extents[0] = 6: must be num_rows = 7"},
                 {"columns", [](auto& p) { p.col_scale.extents[0] = 128; },

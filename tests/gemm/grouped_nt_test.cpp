@@ -31,6 +31,13 @@ grouped_nt good_masked(memory& m) {
   return p;
 }
 
+grouped_nt good_e2m1(memory& m) {
+  grouped_nt p = good_masked(m);
+  p.b = m.make(dtype::e2m1x2, {3, 7, 80});
+  p.b_sf = m.make(dtype::f32, {3, 7, 5});
+  return p;
+}
+
 struct exact_case {
   grouped_nt p;
   exact_factor a, b;
@@ -65,74 +72,99 @@ void expect_rows(const exact_case& c, const std::vector<int>& owner) {
 }  // namespace
 
 TEST_CASE("gemm.grouped_nt refuses bad problems") {
-  expect_refusals<grouped_nt>(
-      good,
-      {
-          {"b absent", [](auto& p) { p.b = {}; }, "b = absent: is required"},
-          {"start absent", [](auto& p) { p.expert_start = {}; },
-           "expert_start = absent: is required: a has two dimensions"},
-          {"end absent", [](auto& p) { p.expert_end = {}; }, "expert_end = absent: is required"},
-          {"both forms", [](auto& p) { p.masked_m = p.expert_end; }, "must be absent: a has two dimensions"},
-          {"number of experts", [](auto& p) { p.expert_start.extents[0] = 2; },
-           "expert_start.extents[0] = 2: must be E = 3"},
-          {"dtype of segments", [](auto& p) { p.expert_end.dtype = dtype::i64; },
-           "expert_end.dtype = i64: must be i32"},
-          {"live counts",
-           [](auto& p) {
-             p.num_live_per_expert = p.expert_end;
-             p.num_live_per_expert.extents[0] = 1;
-           },
-           "num_live_per_expert.extents[0] = 1"},
-          {"rank of out",
-           [](auto& p) {
-             p.out.rank = 3;
-             p.out.extents = {3, 4, 7};
-             p.out.strides = {28, 7, 1};
-           },
-           "out.rank = 3: must be 2, the rank of a"},
-          {"rank of b", [](auto& p) { p.b.rank = 2; }, "b.rank = 2"},
-          {"K of b", [](auto& p) { p.b.extents[2] = 19; }, "b.extents[2] = 19: must be K = 20"},
-          {"rows of out", [](auto& p) { p.out.extents[0] = 11; }, "out.extents[0] = 11: must be M = 12"},
-          {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; },
-           "b.dtype = f32: must be bf16, the type of a"},
-          {"last stride of a",
-           [](auto& p) {
-             p.a.strides = {1, 12};
-           },
-           "the last stride must be 1"},
-          {"out overlaps itself",
-           [](auto& p) {
-             p.out.strides = {0, 1};
-           },
-           "must not overlap itself"},
-          {"tf32_rounding", [](auto& p) { p.tf32_rounding = "even"; }, "tf32_rounding = 'even'"},
-      });
-  expect_refusals<grouped_nt>(
-      good_masked,
-      {
-          {"count absent", [](auto& p) { p.masked_m = {}; },
-           "masked_m = absent: is required: a has three dimensions"},
-          {"segments too", [](auto& p) { p.expert_start = p.masked_m; }, "expert_start = i32[3]"},
-          {"live counts too", [](auto& p) { p.num_live_per_expert = p.masked_m; },
-           "num_live_per_expert = i32[3]"},
-          {"rank of out",
-           [](auto& p) {
-             p.out.rank = 2;
-             p.out.extents = {12, 7};
-             p.out.strides = {7, 1};
-           },
-           "out.rank = 2: must be 3, the rank of a"},
-          {"rank of a_sf",
-           [](auto& p) {
-             p.a_sf.rank = 2;
-             p.a_sf.extents = {12, 2};
-           },
-           "a_sf.rank = 2: must be 3, the rank of a"},
-          {"experts of a", [](auto& p) { p.a.extents[0] = 2; }, "must be E = "},
-          {"scales absent", [](auto& p) { p.b_sf = {}; },
-           "b_sf = absent: is required: a and b are quantised"},
-          {"shape of b_sf", [](auto& p) { p.b_sf.extents[2] = 1; }, "b_sf.extents[2] = 1"},
-      });
+  expect_refusals<grouped_nt>({
+      {good,
+       {
+           {"b absent", [](auto& p) { p.b = {}; }, "b = absent: is required"},
+           {"start absent", [](auto& p) { p.expert_start = {}; },
+            "expert_start = absent: is required: a has two dimensions", 3},
+           {"end absent", [](auto& p) { p.expert_end = {}; }, "expert_end = absent: is required", 3},
+           {"both forms", [](auto& p) { p.masked_m = p.expert_end; }, "must be absent: a has two dimensions",
+            3},
+           {"number of experts", [](auto& p) { p.expert_start.extents[0] = 2; },
+            "expert_start.extents[0] = 2: must be E = 3"},
+           {"dtype of segments", [](auto& p) { p.expert_end.dtype = dtype::i64; },
+            "expert_end.dtype = i64: must be i32"},
+           {"live counts",
+            [](auto& p) {
+              p.num_live_per_expert = p.expert_end;
+              p.num_live_per_expert.extents[0] = 1;
+            },
+            "num_live_per_expert.extents[0] = 1"},
+           {"rank of out",
+            [](auto& p) {
+              p.out.rank = 3;
+              p.out.extents = {3, 4, 7};
+              p.out.strides = {28, 7, 1};
+            },
+            "out.rank = 3: must be 2, the rank of a", 3},
+           {"rank of b", [](auto& p) { p.b.rank = 2; }, "b.rank = 2"},
+           {"K of b", [](auto& p) { p.b.extents[2] = 19; }, "b.extents[2] = 19: must be K = 20"},
+           {"rows of out", [](auto& p) { p.out.extents[0] = 11; }, "out.extents[0] = 11: must be M = 12"},
+           {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; },
+            "b.dtype = f32: must be bf16, the type of a", 1},
+           {"scales of plain factors",
+            [](auto& p) {
+              p.a_sf = p.out;
+              p.a_sf.extents = {12, 1};
+            },
+            "a_sf = f32[12, 1]", 2},
+           {"scales of b with plain factors",
+            [](auto& p) {
+              p.b_sf = p.b;
+              p.b_sf.dtype = dtype::f32;
+              p.b_sf.extents = {3, 1, 1};
+            },
+            "b_sf = f32[3, 1, 1]", 2},
+           {"last stride of a",
+            [](auto& p) {
+              p.a.strides = {1, 12};
+            },
+            "the last stride must be 1"},
+           {"out overlaps itself",
+            [](auto& p) {
+              p.out.strides = {0, 1};
+            },
+            "must not overlap itself"},
+           {"tf32_rounding", [](auto& p) { p.tf32_rounding = "even"; }, "tf32_rounding = 'even'"},
+       }},
+      {good_masked,
+       {
+           {"count absent", [](auto& p) { p.masked_m = {}; },
+            "masked_m = absent: is required: a has three dimensions", 3},
+           {"segments too", [](auto& p) { p.expert_start = p.masked_m; }, "expert_start = i32[3]", 3},
+           {"ends too", [](auto& p) { p.expert_end = p.masked_m; }, "expert_end = i32[3]", 3},
+           {"live counts too", [](auto& p) { p.num_live_per_expert = p.masked_m; },
+            "num_live_per_expert = i32[3]", 3},
+           {"rank of out",
+            [](auto& p) {
+              p.out.rank = 2;
+              p.out.extents = {12, 7};
+              p.out.strides = {7, 1};
+            },
+            "out.rank = 2: must be 3, the rank of a", 3},
+           {"rank of a_sf",
+            [](auto& p) {
+              p.a_sf.rank = 2;
+              p.a_sf.extents = {12, 2};
+            },
+            "a_sf.rank = 2: must be 3, the rank of a", 3},
+           {"experts of a", [](auto& p) { p.a.extents[0] = 2; }, "must be E = "},
+           {"scales absent", [](auto& p) { p.b_sf = {}; },
+            "b_sf = absent: is required: a and b are quantised", 2},
+           {"scales of a absent", [](auto& p) { p.a_sf = {}; }, "a_sf = absent: is required", 2},
+           {"shape of a_sf", [](auto& p) { p.a_sf.extents[2] = 1; }, "a_sf.extents[2] = 1", 2},
+           {"bf16 b", [](auto& p) { p.b.dtype = dtype::bf16; }, "b.dtype = bf16: must be e4m3 or e2m1x2", 1},
+           {"shape of b_sf", [](auto& p) { p.b_sf.extents[2] = 1; }, "b_sf.extents[2] = 1", 2},
+       }},
+      {good_e2m1,
+       {{"odd K", [](auto& p) { p.a.extents[2] = 159; }, "must be a multiple of 2", 1},
+        {"e2m1x2 with 128 x 128 scales",
+         [](auto& p) {
+           p.b_sf.extents = {3, 1, 2};
+         },
+         "b_sf.extents[1] = 1", 2}}},
+  });
 }
 
 TEST_CASE("gemm.grouped_nt computes its segments and leaves other rows alone") {

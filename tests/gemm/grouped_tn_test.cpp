@@ -62,7 +62,7 @@ TEST_CASE("gemm.grouped_tn refuses bad problems") {
           {"start absent", [](auto& p) { p.expert_start = {}; }, "expert_start = absent: is required"},
           {"end absent", [](auto& p) { p.expert_end = {}; }, "expert_end = absent: is required"},
           {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; },
-           "b.dtype = f32: must be bf16, the type of a"},
+           "b.dtype = f32: must be bf16, the type of a", 1},
           {"quantised", [](auto& p) { p.a.dtype = dtype::e4m3; }, "a.dtype = e4m3: must be bf16 or f32"},
           {"dtype of out", [](auto& p) { p.out.dtype = dtype::bf16; }, "out.dtype = bf16: must be f32"},
           {"rows of b", [](auto& p) { p.b.extents[0] = 11; }, "b.extents[0] = 11: must be R = 12"},

@@ -65,68 +65,79 @@ float rounded(dtype type, double x) {
 }  // namespace
 
 TEST_CASE("gemm.nt refuses bad problems") {
-  expect_refusals<nt>(
-      good,
-      {
-          {"a absent", [](auto& p) { p.a = {}; }, "a = absent: is required"},
-          {"out absent", [](auto& p) { p.out = {}; }, "out = absent: is required"},
-          {"dtype of a", [](auto& p) { p.a.dtype = dtype::f16; }, "a.dtype = f16: must be bf16, f32 or e4m3"},
-          {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; },
-           "b.dtype = f32: must be bf16, the type of a"},
-          {"dtype of out", [](auto& p) { p.out.dtype = dtype::f16; }, "out.dtype = f16: must be f32 or bf16"},
-          {"rank of b", [](auto& p) { p.b.rank = 1; }, "b.rank = 1"},
-          {"last stride of b",
-           [](auto& p) {
-             p.b.strides = {1, 7};
-           },
-           "the last stride must be 1"},
-          {"last stride of out",
-           [](auto& p) {
-             p.out.strides = {1, 5};
-           },
-           "the last stride must be 1"},
-          {"K of b", [](auto& p) { p.b.extents[1] = 19; }, "b.extents[1] = 19: must be K = 20"},
-          {"rows of out", [](auto& p) { p.out.extents[0] = 4; }, "out.extents[0] = 4: must be M = 5"},
-          {"columns of out", [](auto& p) { p.out.extents[1] = 6; }, "out.extents[1] = 6: must be N = 7"},
-          {"misaligned", [](auto& p) { p.a.data = static_cast<char*>(p.a.data) + 1; }, "misaligned"},
-          {"null b", [](auto& p) { p.b.data = nullptr; }, "b.data = null"},
-          {"out overlaps itself",
-           [](auto& p) {
-             p.out.strides = {3, 1};
-           },
-           "must not overlap itself"},
-          {"scales of plain factors",
-           [](auto& p) {
-             p.a_sf = p.out;
-             p.a_sf.extents = {5, 1};
-           },
-           "must be absent: a and b are not quantised"},
-          {"tf32_rounding", [](auto& p) { p.tf32_rounding = "up"; }, "tf32_rounding = 'up'"},
-      });
-  expect_refusals<nt>(
-      good_quantised,
-      {
-          {"a_sf absent", [](auto& p) { p.a_sf = {}; }, "a_sf = absent: is required: a and b are quantised"},
-          {"b_sf absent", [](auto& p) { p.b_sf = {}; }, "b_sf = absent: is required: a and b are quantised"},
-          {"bf16 b", [](auto& p) { p.b.dtype = dtype::bf16; }, "b.dtype = bf16: must be e4m3 or e2m1x2"},
-          {"dtype of a_sf", [](auto& p) { p.a_sf.dtype = dtype::bf16; },
-           "a_sf.dtype = bf16: must be f32 or ue8m0x4"},
-          {"rows of a_sf", [](auto& p) { p.a_sf.extents[0] = 4; }, "a_sf.extents[0] = 4: must be M = 5"},
-          {"columns of a_sf", [](auto& p) { p.a_sf.extents[1] = 1; },
-           "a_sf.extents[1] = 1: must be ceil(K, 128) = 2"},
-          {"rows of b_sf", [](auto& p) { p.b_sf.extents[0] = 1; }, "b_sf.extents[0] = 1"},
-          {"packed a_sf not packed", [](auto& p) { p.a_sf.dtype = dtype::ue8m0x4; }, "a_sf.extents[1] = 2"},
-      });
-  expect_refusals<nt>(good_e2m1,
-                      {
-                          {"e2m1x2 with 128 x 128 scales",
-                           [](auto& p) {
-                             p.b_sf.extents = {2, 2};
-                             p.b_sf.strides = {2, 1};
-                           },
-                           "b_sf.extents[0] = 2"},
-                          {"odd K", [](auto& p) { p.a.extents[1] = 129; }, "must be a multiple of 2"},
-                      });
+  expect_refusals<nt>({
+      {good,
+       {
+           {"a absent", [](auto& p) { p.a = {}; }, "a = absent: is required"},
+           {"out absent", [](auto& p) { p.out = {}; }, "out = absent: is required"},
+           {"dtype of a", [](auto& p) { p.a.dtype = dtype::f16; },
+            "a.dtype = f16: must be bf16, f32 or e4m3"},
+           {"mixed types", [](auto& p) { p.b.dtype = dtype::f32; },
+            "b.dtype = f32: must be bf16, the type of a", 1},
+           {"dtype of out", [](auto& p) { p.out.dtype = dtype::f16; },
+            "out.dtype = f16: must be f32 or bf16"},
+           {"rank of b", [](auto& p) { p.b.rank = 1; }, "b.rank = 1"},
+           {"last stride of b",
+            [](auto& p) {
+              p.b.strides = {1, 7};
+            },
+            "the last stride must be 1"},
+           {"last stride of out",
+            [](auto& p) {
+              p.out.strides = {1, 5};
+            },
+            "the last stride must be 1"},
+           {"K of b", [](auto& p) { p.b.extents[1] = 19; }, "b.extents[1] = 19: must be K = 20"},
+           {"rows of out", [](auto& p) { p.out.extents[0] = 4; }, "out.extents[0] = 4: must be M = 5"},
+           {"columns of out", [](auto& p) { p.out.extents[1] = 6; }, "out.extents[1] = 6: must be N = 7"},
+           {"misaligned", [](auto& p) { p.a.data = static_cast<char*>(p.a.data) + 1; }, "misaligned"},
+           {"null b", [](auto& p) { p.b.data = nullptr; }, "b.data = null"},
+           {"out overlaps itself",
+            [](auto& p) {
+              p.out.strides = {3, 1};
+            },
+            "must not overlap itself"},
+           {"scales of plain factors",
+            [](auto& p) {
+              p.a_sf = p.out;
+              p.a_sf.extents = {5, 1};
+            },
+            "must be absent: a and b are not quantised", 2},
+           {"scales of b with plain factors",
+            [](auto& p) {
+              p.b_sf = p.out;
+              p.b_sf.extents = {1, 1};
+            },
+            "b_sf = ", 2},
+           {"tf32_rounding", [](auto& p) { p.tf32_rounding = "up"; }, "tf32_rounding = 'up'"},
+       }},
+      {good_quantised,
+       {
+           {"a_sf absent", [](auto& p) { p.a_sf = {}; }, "a_sf = absent: is required: a and b are quantised",
+            2},
+           {"b_sf absent", [](auto& p) { p.b_sf = {}; }, "b_sf = absent: is required: a and b are quantised",
+            2},
+           {"bf16 b", [](auto& p) { p.b.dtype = dtype::bf16; }, "b.dtype = bf16: must be e4m3 or e2m1x2", 1},
+           {"dtype of a_sf", [](auto& p) { p.a_sf.dtype = dtype::bf16; },
+            "a_sf.dtype = bf16: must be f32 or ue8m0x4"},
+           {"rows of a_sf", [](auto& p) { p.a_sf.extents[0] = 4; }, "a_sf.extents[0] = 4: must be M = 5", 2},
+           {"columns of a_sf", [](auto& p) { p.a_sf.extents[1] = 1; },
+            "a_sf.extents[1] = 1: must be ceil(K, 128) = 2", 2},
+           {"rows of b_sf", [](auto& p) { p.b_sf.extents[0] = 1; }, "b_sf.extents[0] = 1", 2},
+           {"columns of b_sf", [](auto& p) { p.b_sf.extents[1] = 1; }, "b_sf.extents[1] = 1", 2},
+           {"packed a_sf not packed", [](auto& p) { p.a_sf.dtype = dtype::ue8m0x4; }, "a_sf.extents[1] = 2"},
+       }},
+      {good_e2m1,
+       {
+           {"e2m1x2 with 128 x 128 scales",
+            [](auto& p) {
+              p.b_sf.extents = {2, 2};
+              p.b_sf.strides = {2, 1};
+            },
+            "b_sf.extents[0] = 2", 2},
+           {"odd K", [](auto& p) { p.a.extents[1] = 129; }, "must be a multiple of 2", 1},
+       }},
+  });
 }
 
 TEST_CASE("gemm.nt of whole numbers is exact in every type, size and layout") {

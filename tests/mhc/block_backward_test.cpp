@@ -122,49 +122,65 @@ block_backward good(memory& m) { return make(m, 5, 3, true).p; }
 
 TEST_CASE("mhc.block_backward refuses bad problems") {
   expect_refusals<block_backward>(
-      good, {
-                {"mixes_grad absent", [](auto& p) { p.mixes_grad = {}; }, "mixes_grad = absent: is required"},
-                {"out_grad absent", [](auto& p) { p.out_grad = {}; },
-                 "out_grad = absent: is required without head"},
-                {"comb_mix absent", [](auto& p) { p.comb_mix = {}; },
-                 "comb_mix = absent: is required without head"},
-                {"head with a post",
-                 [](auto& p) {
-                   p.head = true;
-                   p.fn.extents[0] = p.fn_grad.extents[0] = p.out_mul.extents[1] = p.mixes_grad.extents[1] =
-                       3;
-                 },
-                 "must be absent with head"},
-                {"dtype", [](auto& p) { p.layer_input_grad.dtype = dtype::f16; },
-                 "layer_input_grad.dtype = f16: must be bf16"},
-                {"rows of fn", [](auto& p) { p.fn.extents[0] = 14; }, "fn.extents[0] = 14"},
-                {"hidden_size",
-                 [](auto& p) {
-                   p.residual.extents[2] = p.residual_grad.extents[2] = p.out_grad.extents[2] =
-                       p.layer_input_grad.extents[1] = 7;
-                   p.fn.extents[1] = p.fn_grad.extents[1] = p.norm_weight.extents[0] =
-                       p.norm_weight_grad.extents[0] = 21;
-                 },
-                 "hidden_size = 7: must be a positive multiple of 8"},
-                {"mhc_mult 9",
-                 [](auto& p) {
-                   for (tensor* t : {&p.residual, &p.residual_grad, &p.out_grad, &p.comb_mix, &p.pre_mix})
-                     t->extents[1] = 9;
-                   for (tensor* t : {&p.residual, &p.residual_grad, &p.out_grad, &p.comb_mix, &p.pre_mix,
-                                     &p.out_mul, &p.sqrsum, &p.mixes_grad, &p.layer_input_grad})
-                     t->extents[0] = 0;
-                   p.comb_mix.extents[2] = p.comb_mix.strides[1] = 9;
-                   p.fn.extents = p.fn_grad.extents = {99, 72};
-                   p.fn.strides = p.fn_grad.strides = {72, 1};
-                   p.norm_weight.extents[0] = p.norm_weight_grad.extents[0] = 72;
-                   p.out_mul.extents[1] = p.mixes_grad.extents[1] = 99;
-                 },
-                 "mhc_mult = 9: must be at most 8"},
-                {"gradient of an absent weight", [](auto& p) { p.norm_weight = {}; },
-                 "must be absent: norm_weight is"},
-                {"in place", [](auto& p) { p.residual_grad = p.out_grad; },
-                 "must not be the buffer of out_grad or residual"},
-            });
+      good,
+      {
+          {"mixes_grad absent", [](auto& p) { p.mixes_grad = {}; }, "mixes_grad = absent: is required"},
+          {"out_grad absent", [](auto& p) { p.out_grad = {}; }, "out_grad = absent: is required without head",
+           4},
+          {"comb_mix absent", [](auto& p) { p.comb_mix = {}; }, "comb_mix = absent: is required without head",
+           4},
+          {"head with a post",
+           [](auto& p) {
+             p.head = true;
+             p.fn.extents[0] = p.fn_grad.extents[0] = p.out_mul.extents[1] = p.mixes_grad.extents[1] = 3;
+           },
+           "must be absent with head", 4},
+          {"head with out_grad",
+           [](auto& p) {
+             p.head = true;
+             p.comb_mix = {};
+             p.fn.extents[0] = p.fn_grad.extents[0] = p.out_mul.extents[1] = p.mixes_grad.extents[1] = 3;
+           },
+           "out_grad = ", 4},
+          {"dtype", [](auto& p) { p.layer_input_grad.dtype = dtype::f16; },
+           "layer_input_grad.dtype = f16: must be bf16"},
+          {"rows of fn", [](auto& p) { p.fn.extents[0] = 14; }, "fn.extents[0] = 14"},
+          {"hidden_size",
+           [](auto& p) {
+             p.residual.extents[2] = p.residual_grad.extents[2] = p.out_grad.extents[2] =
+                 p.layer_input_grad.extents[1] = 7;
+             p.fn.extents[1] = p.fn_grad.extents[1] = p.norm_weight.extents[0] =
+                 p.norm_weight_grad.extents[0] = 21;
+           },
+           "hidden_size = 7: must be a positive multiple of 8", 1},
+          {"mhc_mult 9",
+           [](auto& p) {
+             for (tensor* t : {&p.residual, &p.residual_grad, &p.out_grad, &p.comb_mix, &p.pre_mix})
+               t->extents[1] = 9;
+             for (tensor* t : {&p.residual, &p.residual_grad, &p.out_grad, &p.comb_mix, &p.pre_mix,
+                               &p.out_mul, &p.sqrsum, &p.mixes_grad, &p.layer_input_grad})
+               t->extents[0] = 0;
+             p.comb_mix.extents[2] = p.comb_mix.strides[1] = 9;
+             p.fn.extents = p.fn_grad.extents = {99, 72};
+             p.fn.strides = p.fn_grad.strides = {72, 1};
+             p.norm_weight.extents[0] = p.norm_weight_grad.extents[0] = 72;
+             p.out_mul.extents[1] = p.mixes_grad.extents[1] = 99;
+           },
+           "mhc_mult = 9: must be at most 8", 2},
+          {"mhc_mult 0",
+           [](auto& p) {
+             for (tensor* t : {&p.residual, &p.residual_grad, &p.out_grad, &p.comb_mix, &p.pre_mix,
+                               &p.out_mul, &p.mixes_grad})
+               t->extents[1] = 0;
+             p.comb_mix.extents[2] = p.norm_weight.extents[0] = p.norm_weight_grad.extents[0] = 0;
+             p.fn.extents = p.fn_grad.extents = {0, 0};
+           },
+           "mhc_mult = 0: must be at least 1", 2},
+          {"gradient of an absent weight", [](auto& p) { p.norm_weight = {}; },
+           "must be absent: norm_weight is", 3},
+          {"in place", [](auto& p) { p.residual_grad = p.out_grad; },
+           "must not be the buffer of out_grad or residual"},
+      });
 }
 
 TEST_CASE("mhc.block_backward ends the gradient of a whole block") {

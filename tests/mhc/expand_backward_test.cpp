@@ -28,7 +28,7 @@ TEST_CASE("mhc.expand_backward refuses bad problems") {
       {
           {"absent", [](auto& p) { p.out_grad = {}; }, "out_grad = absent: is required"},
           {"dtype", [](auto& p) { p.out_grad.dtype = dtype::f16; }, "out_grad.dtype = f16: must be bf16"},
-          {"not contiguous", [](auto& p) { p.out_grad.extents[1] = 2; }, "must be contiguous"},
+          {"not contiguous", [](auto& p) { p.out_grad.extents[1] = 2; }, "must be contiguous", 1},
           {"hidden_size", [](auto& p) { p.x_grad.extents[1] = 12; },
            "x_grad.extents[1] = 12: must be hidden_size = 13"},
           {"tokens", [](auto& p) { p.x_grad.extents[0] = 4; },

@@ -29,7 +29,7 @@ TEST_CASE("mhc.expand refuses bad problems") {
                    p.x.strides[0] = 14;
                    p.x.extents[0] = p.out.extents[0] = 4;
                  },
-                 "must be contiguous"},
+                 "must be contiguous", 1},
                 {"mhc_mult 0",
                  [](auto& p) {
                    p.mhc_mult = 0;

@@ -55,19 +55,25 @@ TEST_CASE("mhc.multilayer_recompute refuses bad problems") {
       {
           {"residual absent", [](auto& p) { p.initial_residual = {}; },
            "initial_residual = absent: is required"},
-          {"no layers", [](auto& p) { p.pre_mix.size = 0; }, "pre_mix.size = 0: must be at least 1"},
-          {"more than 64", [](auto& p) { p.pre_mix.size = 65; }, "pre_mix.size = 65: must be 0 to 64"},
+          {"no layers", [](auto& p) { p.pre_mix.size = 0; }, "pre_mix.size = 0: must be at least 1", 1},
+          {"more than 64", [](auto& p) { p.pre_mix.size = 65; }, "pre_mix.size = 65: must be 0 to 64", 3},
           {"layer inputs", [](auto& p) { p.layer_input.size = 2; },
-           "layer_input.size = 2: must be that of pre_mix, 3"},
+           "layer_input.size = 2: must be that of pre_mix, 3", 1},
           {"too few outputs",
            [](auto& p) { p.layer_output.size = p.post_mix.size = p.comb_mix.size = p.residual.size = 1; },
-           "layer_output.size = 1: must be that of pre_mix or one less, 3 or 2"},
+           "layer_output.size = 1: must be that of pre_mix or one less, 3 or 2", 1},
+          {"too many outputs",
+           [&](auto& p) {
+             l.layer_output.resize(4, l.layer_output[0]);
+             p.layer_output = {l.layer_output.data(), 4};
+           },
+           "layer_output.size = 4: must be that of pre_mix or one less, 3 or 2", 1},
           {"post mixes", [](auto& p) { p.post_mix.size = 1; },
-           "post_mix.size = 1: must be that of layer_output, 2"},
+           "post_mix.size = 1: must be that of layer_output, 2", 1},
           {"comb mixes", [](auto& p) { p.comb_mix.size = 1; },
-           "comb_mix.size = 1: must be that of layer_output, 2"},
+           "comb_mix.size = 1: must be that of layer_output, 2", 1},
           {"residuals", [](auto& p) { p.residual.size = 1; },
-           "residual.size = 1: must be that of layer_output, 2"},
+           "residual.size = 1: must be that of layer_output, 2", 1},
           {"dtype of one", [&](auto&) { l.pre_mix[1].dtype = dtype::bf16; },
            "pre_mix[1].dtype = bf16: must be f32"},
           {"shape of one", [&](auto&) { l.comb_mix[1].extents[2] = 2; },
@@ -82,7 +88,7 @@ TEST_CASE("mhc.multilayer_recompute refuses bad problems") {
                for (tensor& t : *v) t.extents[1] = 12;
              for (tensor& t : l.residual) t.extents[2] = 12;
            },
-           "hidden_size = 12: must be a positive multiple of 8"},
+           "hidden_size = 12: must be a positive multiple of 8", 2},
       });
 }
 

@@ -44,7 +44,7 @@ TEST_CASE("mhc.post_backward refuses bad problems") {
              p.x.extents[1] = p.x_grad.extents[1] = p.residual.extents[2] = p.out_grad.extents[2] =
                  p.residual_grad.extents[2] = 10;
            },
-           "hidden_size = 10: must be a positive multiple of 8"},
+           "hidden_size = 10: must be a positive multiple of 8", 1},
           {"in place", [](auto& p) { p.residual_grad = p.out_grad; }, "must not be the buffer of out_grad"},
       });
 }

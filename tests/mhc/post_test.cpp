@@ -38,7 +38,7 @@ TEST_CASE("mhc.post refuses bad problems") {
           {"comb_mix not square", [](auto& p) { p.comb_mix.extents[1] = 2; },
            "comb_mix.extents[1] = 2: must be mhc_mult = 3"},
           {"hidden_size", [](auto& p) { p.x.extents[1] = p.residual.extents[2] = p.out.extents[2] = 20; },
-           "hidden_size = 20: must be a positive multiple of 8"},
+           "hidden_size = 20: must be a positive multiple of 8", 1},
           {"in place", [](auto& p) { p.out = p.residual; }, "must not be the buffer of residual"},
           {"rank of x", [](auto& p) { p.x.rank = 1; }, "x.rank = 1"},
           {"no streams",

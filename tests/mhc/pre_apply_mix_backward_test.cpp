@@ -33,7 +33,7 @@ TEST_CASE("mhc.pre_apply_mix_backward refuses bad problems") {
           {"dtype", [](auto& p) { p.x_grad.dtype = dtype::f16; }, "x_grad.dtype = f16: must be bf16"},
           {"streams", [](auto& p) { p.mix.extents[1] = 2; }, "mix.extents[1] = 2: must be mhc_mult = 3"},
           {"hidden_size", [](auto& p) { p.x.extents[2] = p.x_grad.extents[2] = p.out_grad.extents[1] = 12; },
-           "hidden_size = 12: must be a positive multiple of 8"},
+           "hidden_size = 12: must be a positive multiple of 8", 1},
           {"shape of out_grad", [](auto& p) { p.out_grad.extents[1] = 8; },
            "out_grad.extents[1] = 8: must be hidden_size = 16"},
           {"shape of mix_grad", [](auto& p) { p.mix_grad.extents[1] = 2; },

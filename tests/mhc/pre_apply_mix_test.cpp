@@ -33,7 +33,7 @@ TEST_CASE("mhc.pre_apply_mix refuses bad problems") {
           {"hidden_size of out", [](auto& p) { p.out.extents[1] = 16; },
            "out.extents[1] = 16: must be hidden_size = 24"},
           {"hidden_size", [](auto& p) { p.x.extents[2] = p.out.extents[1] = 12; },
-           "hidden_size = 12: must be a positive multiple of 8"},
+           "hidden_size = 12: must be a positive multiple of 8", 1},
           {"hidden_size 0", [](auto& p) { p.x.extents[2] = p.out.extents[1] = 0; }, "hidden_size = 0"},
           {"no streams", [](auto& p) { p.x.extents[1] = p.mix.extents[1] = 0; },
            "mhc_mult = 0: must be at least 1"},

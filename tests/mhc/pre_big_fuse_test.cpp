@@ -50,15 +50,15 @@ TEST_CASE("mhc.pre_big_fuse refuses bad problems") {
       {
           {"residual absent", [](auto& p) { p.residual = {}; }, "residual = absent: is required"},
           {"nothing to start from", [](auto& p) { p.fn = p.out_mul_splitted = p.sqrsum_splitted = {}; },
-           "fn = absent: fn, or out_mul_splitted and sqrsum_splitted, must be given"},
+           "fn = absent: fn, or out_mul_splitted and sqrsum_splitted, must be given", 1},
           {"products without squares", [](auto& p) { p.sqrsum_splitted = {}; },
-           "sqrsum_splitted = absent: must be given together with out_mul_splitted"},
+           "sqrsum_splitted = absent: must be given together with out_mul_splitted", 1},
           {"squares without products", [](auto& p) { p.out_mul_splitted = {}; },
-           "out_mul_splitted = absent: must be given together with sqrsum_splitted"},
+           "out_mul_splitted = absent: must be given together with sqrsum_splitted", 1},
           {"splits differ", [](auto& p) { p.sqrsum_splitted.extents[0] = 3; },
            "sqrsum_splitted.extents[0] = 3: must be n_splits = 4"},
           {"no splits", [](auto& p) { p.out_mul_splitted.extents[0] = p.sqrsum_splitted.extents[0] = 0; },
-           "n_splits = 0: must be at least 1"},
+           "n_splits = 0: must be at least 1", 5},
           {"dtype of fn", [](auto& p) { p.fn.dtype = dtype::i32; }, "fn.dtype = i32: must be f32"},
           {"rows of fn", [](auto& p) { p.fn.extents[0] = 14; }, "fn.extents[0] = 14"},
           {"length of scale", [](auto& p) { p.scale.extents[0] = 1; }, "scale.extents[0] = 1: must be 3"},
@@ -70,7 +70,7 @@ TEST_CASE("mhc.pre_big_fuse refuses bad problems") {
              p.residual.extents[2] = p.layer_input.extents[1] = 12;
              p.fn.extents[1] = 36;
            },
-           "hidden_size = 12: must be a positive multiple of 8"},
+           "hidden_size = 12: must be a positive multiple of 8", 2},
           {"mhc_mult 9",
            [](auto& p) {
              p.residual.extents = {0, 9, 16};
@@ -83,9 +83,16 @@ TEST_CASE("mhc.pre_big_fuse refuses bad problems") {
              p.out_mul_splitted.extents = {4, 0, 99};
              p.sqrsum_splitted.extents = {4, 0};
            },
-           "mhc_mult = 9: must be at most 8"},
-          {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1"},
-          {"fn_splits", [](auto& p) { p.fn_splits = 0; }, "fn_splits = 0: must be at least 1"},
+           "mhc_mult = 9: must be at most 8", 3},
+          {"mhc_mult 0",
+           [](auto& p) {
+             for (tensor* t : {&p.residual, &p.post_mix, &p.comb_mix}) t->extents[1] = 0;
+             p.comb_mix.extents[2] = p.base.extents[0] = p.out_mul_splitted.extents[2] = 0;
+             p.fn.extents = {0, 0};
+           },
+           "mhc_mult = 0: must be at least 1", 3},
+          {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1", 4},
+          {"fn_splits", [](auto& p) { p.fn_splits = 0; }, "fn_splits = 0: must be at least 1", 5},
       });
 }
 

@@ -61,7 +61,7 @@ TEST_CASE("mhc.pre_norm_fn_backward refuses bad problems") {
              p.fn.extents[1] = p.fn_grad.extents[1] = p.norm_weight.extents[0] =
                  p.norm_weight_grad.extents[0] = 21;
            },
-           "hidden_size = 7: must be a positive multiple of 8"},
+           "hidden_size = 7: must be a positive multiple of 8", 1},
           {"mhc_mult 9",
            [](auto& p) {
              p.residual.extents[1] = p.residual_grad.extents[1] = 9;
@@ -71,9 +71,17 @@ TEST_CASE("mhc.pre_norm_fn_backward refuses bad problems") {
              p.norm_weight.extents[0] = p.norm_weight_grad.extents[0] = 72;
              p.out_grad.extents[1] = p.out_mul.extents[1] = 99;
            },
-           "mhc_mult = 9: must be at most 8"},
+           "mhc_mult = 9: must be at most 8", 2},
+          {"mhc_mult 0",
+           [](auto& p) {
+             p.residual.extents[1] = p.residual_grad.extents[1] = p.out_grad.extents[1] =
+                 p.out_mul.extents[1] = 0;
+             p.norm_weight.extents[0] = p.norm_weight_grad.extents[0] = 0;
+             p.fn.extents = p.fn_grad.extents = {0, 0};
+           },
+           "mhc_mult = 0: must be at least 1", 2},
           {"gradient of an absent weight", [](auto& p) { p.norm_weight = {}; },
-           "must be absent: norm_weight is"},
+           "must be absent: norm_weight is", 3},
       });
 }
 

@@ -45,16 +45,16 @@ TEST_CASE("mhc.pre_norm_fn_partials refuses bad problems") {
              p.n_splits = 0;
              p.out_mul_splitted.extents[0] = p.sqrsum_splitted.extents[0] = 0;
            },
-           "n_splits = 0: must be at least 1"},
+           "n_splits = 0: must be at least 1", 3},
           {"rms_group_size", [](auto& p) { p.rms_group_size = 20; },
-           "rms_group_size = 20: times n_rms_group must be"},
-          {"rms_group_size 0", [](auto& p) { p.rms_group_size = 0; }, "rms_group_size = 0"},
+           "rms_group_size = 20: times n_rms_group must be", 4},
+          {"rms_group_size 0", [](auto& p) { p.rms_group_size = 0; }, "rms_group_size = 0", 4},
           {"hidden_size",
            [](auto& p) {
              p.residual.extents[2] = 15;
              p.fn.extents[1] = 45;
            },
-           "hidden_size = 15: must be a positive multiple of 8"},
+           "hidden_size = 15: must be a positive multiple of 8", 1},
           {"rows", [](auto& p) { p.out_mul_splitted.extents[3] = 14; },
            "out_mul_splitted.extents[3] = 14: must be mhc_mult3 = 15"},
           {"mhc_mult 9",
@@ -64,7 +64,9 @@ TEST_CASE("mhc.pre_norm_fn_partials refuses bad problems") {
              p.fn.extents[1] = p.fn.strides[0] = 144;
              p.rms_group_size = 72;
            },
-           "mhc_mult = 9: must be at most 8"},
+           "mhc_mult = 9: must be at most 8", 2},
+          {"mhc_mult 0", [](auto& p) { p.residual.extents[1] = p.fn.extents[1] = 0; },
+           "mhc_mult = 0: must be at least 1", 2},
       });
 }
 

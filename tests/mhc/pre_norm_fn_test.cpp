@@ -49,7 +49,7 @@ TEST_CASE("mhc.pre_norm_fn refuses bad problems") {
              p.residual.extents[2] = 20;
              p.fn.extents[1] = p.norm_weight.extents[0] = 60;
            },
-           "hidden_size = 20: must be a positive multiple of 8"},
+           "hidden_size = 20: must be a positive multiple of 8", 1},
           {"mhc_mult 9",
            [](auto& p) {
              p.residual.extents[1] = 9;
@@ -60,8 +60,14 @@ TEST_CASE("mhc.pre_norm_fn refuses bad problems") {
              p.out.extents[1] = p.out_mul.extents[1] = 99;
              p.out.strides[0] = p.out_mul.strides[0] = 99;
            },
-           "mhc_mult = 9: must be at most 8"},
-          {"n_splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1"},
+           "mhc_mult = 9: must be at most 8", 2},
+          {"mhc_mult 0",
+           [](auto& p) {
+             p.residual.extents[1] = p.norm_weight.extents[0] = p.out.extents[1] = p.out_mul.extents[1] = 0;
+             p.fn.extents = {0, 0};
+           },
+           "mhc_mult = 0: must be at least 1", 2},
+          {"n_splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1", 3},
           {"shape of out", [](auto& p) { p.out.extents[1] = 14; }, "out.extents[1] = 14"},
           {"shape of out_mul", [](auto& p) { p.out_mul.extents[0] = 4; }, "out_mul.extents[0] = 4"},
           {"head with all rows", [](auto& p) { p.head = true; }, "fn.extents[0] = 15"},

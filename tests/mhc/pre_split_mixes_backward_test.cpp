@@ -39,7 +39,7 @@ TEST_CASE("mhc.pre_split_mixes_backward refuses bad problems") {
            "post_mix_grad = absent: is required"},
           {"dtype", [](auto& p) { p.x_grad.dtype = dtype::bf16; }, "x_grad.dtype = bf16: must be f32"},
           {"columns of x", [](auto& p) { p.x.extents[1] = 14; },
-           "x.extents[1] = 14: must be mhc_mult * (mhc_mult + 2) = 15"},
+           "x.extents[1] = 14: must be mhc_mult * (mhc_mult + 2) = 15", 1},
           {"length of scale_grad", [](auto& p) { p.scale_grad.extents[0] = 2; },
            "scale_grad.extents[0] = 2: must be 3"},
           {"length of base_grad", [](auto& p) { p.base_grad.extents[0] = 14; }, "base_grad.extents[0] = 14"},

@@ -32,7 +32,7 @@ TEST_CASE("mhc.pre_split_mixes refuses bad problems") {
           {"scale absent", [](auto& p) { p.scale = {}; }, "scale = absent: is required"},
           {"dtype", [](auto& p) { p.x.dtype = dtype::bf16; }, "x.dtype = bf16: must be f32"},
           {"columns of x", [](auto& p) { p.x.extents[1] = 14; },
-           "x.extents[1] = 14: must be mhc_mult * (mhc_mult + 2) = 15"},
+           "x.extents[1] = 14: must be mhc_mult * (mhc_mult + 2) = 15", 1},
           {"length of scale", [](auto& p) { p.scale.extents[0] = 2; }, "scale.extents[0] = 2: must be 3"},
           {"length of base", [](auto& p) { p.base.extents[0] = 14; }, "base.extents[0] = 14"},
           {"post_mix", [](auto& p) { p.post_mix.extents[1] = 2; },

@@ -50,9 +50,9 @@ TEST_CASE("mhc.pre refuses bad problems") {
              p.residual.extents[2] = p.layer_input.extents[1] = 12;
              p.fn.extents[1] = p.norm_weight.extents[0] = 36;
            },
-           "hidden_size = 12: must be a positive multiple of 8"},
-          {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1"},
-          {"n_splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1"},
+           "hidden_size = 12: must be a positive multiple of 8", 1},
+          {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1", 4},
+          {"n_splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1", 3},
           {"mhc_mult 9",
            [](auto& p) {
              for (tensor* t : {&p.residual, &p.post_mix, &p.comb_mix, &p.pre_mix}) t->extents[1] = 9;
@@ -64,7 +64,15 @@ TEST_CASE("mhc.pre refuses bad problems") {
              p.norm_weight.extents[0] = 144;
              p.base.extents[0] = p.out_mul.extents[1] = 99;
            },
-           "mhc_mult = 9: must be at most 8"},
+           "mhc_mult = 9: must be at most 8", 2},
+          {"mhc_mult 0",
+           [](auto& p) {
+             for (tensor* t : {&p.residual, &p.post_mix, &p.comb_mix, &p.pre_mix, &p.out_mul})
+               t->extents[1] = 0;
+             p.comb_mix.extents[2] = p.norm_weight.extents[0] = p.base.extents[0] = 0;
+             p.fn.extents = {0, 0};
+           },
+           "mhc_mult = 0: must be at least 1", 2},
       });
 }
 

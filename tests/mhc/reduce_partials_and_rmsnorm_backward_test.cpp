@@ -36,7 +36,7 @@ TEST_CASE("mhc.reduce_partials_and_rmsnorm_backward refuses bad problems") {
           {"groups differ", [](auto& p) { p.sqrsum.extents[1] = 1; },
            "sqrsum.extents[1] = 1: must be n_rms_group = 2"},
           {"rms_group_size", [](auto& p) { p.rms_group_size = -1; },
-           "rms_group_size = -1: must be at least 1"},
+           "rms_group_size = -1: must be at least 1", 1},
           {"shape of out_mul_grad", [](auto& p) { p.out_mul_grad.extents[2] = 6; },
            "out_mul_grad.extents[2] = 6: must be mhc_mult3 = 7"},
       });

@@ -31,7 +31,7 @@ TEST_CASE("mhc.sinkhorn_backward refuses bad problems") {
           {"dtype", [](auto& p) { p.x.dtype = dtype::bf16; }, "x.dtype = bf16: must be f32"},
           {"not square", [](auto& p) { p.out_grad.extents[2] = 3; },
            "out_grad.extents[2] = 3: must be mhc_mult = 4"},
-          {"repeat 0", [](auto& p) { p.repeat = 0; }, "repeat = 0: must be at least 1"},
+          {"repeat 0", [](auto& p) { p.repeat = 0; }, "repeat = 0: must be at least 1", 1},
           {"mhc_mult 9",
            [](auto& p) {
              for (tensor* t : {&p.x, &p.out_grad, &p.x_grad}) {
@@ -39,7 +39,12 @@ TEST_CASE("mhc.sinkhorn_backward refuses bad problems") {
                t->strides = {81, 9, 1};
              }
            },
-           "mhc_mult = 9: must be at most 8"},
+           "mhc_mult = 9: must be at most 8", 2},
+          {"mhc_mult 0",
+           [](auto& p) {
+             p.x.extents = p.out_grad.extents = p.x_grad.extents = {3, 0, 0};
+           },
+           "mhc_mult = 0: must be at least 1", 2},
       });
 }
 

@@ -30,8 +30,8 @@ TEST_CASE("mhc.sinkhorn refuses bad problems") {
           {"tokens of out", [](auto& p) { p.out.extents[0] = 4; },
            "out.extents[0] = 4: must be num_tokens = 5"},
           {"rank", [](auto& p) { p.x.rank = 2; }, "x.rank = 2"},
-          {"repeat 0", [](auto& p) { p.repeat = 0; }, "repeat = 0: must be at least 1"},
-          {"repeat negative", [](auto& p) { p.repeat = -1; }, "repeat = -1: must be at least 1"},
+          {"repeat 0", [](auto& p) { p.repeat = 0; }, "repeat = 0: must be at least 1", 1},
+          {"repeat negative", [](auto& p) { p.repeat = -1; }, "repeat = -1: must be at least 1", 1},
           {"mhc_mult 9",
            [](auto& p) {
              for (tensor* t : {&p.x, &p.out}) {
@@ -39,12 +39,12 @@ TEST_CASE("mhc.sinkhorn refuses bad problems") {
                t->strides = {81, 9, 1};
              }
            },
-           "mhc_mult = 9: must be at most 8"},
+           "mhc_mult = 9: must be at most 8", 2},
           {"mhc_mult 0",
            [](auto& p) {
              p.x.extents = p.out.extents = {5, 0, 0};
            },
-           "mhc_mult = 0: must be at least 1"},
+           "mhc_mult = 0: must be at least 1", 2},
       });
 }
 

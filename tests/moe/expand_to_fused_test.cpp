@@ -76,8 +76,9 @@ TEST_CASE("moe.expand_to_fused refuses bad problems") {
           {"tokens", [](auto& p) { p.token_topk_to_pos.extents[0] = 4; },
            "token_topk_to_pos.extents[0] = 4: must be num_tokens = 5"},
           {"rank", [](auto& p) { p.x.rank = 1; }, "x.rank = 1"},
-          {"x contiguous", [](auto& p) { p.x.strides[0] = 9; }, "must be contiguous"},
-          {"positions contiguous", [](auto& p) { p.token_topk_to_pos.strides[0] = 3; }, "must be contiguous"},
+          {"x contiguous", [](auto& p) { p.x.strides[0] = 9; }, "must be contiguous", 1},
+          {"positions contiguous", [](auto& p) { p.token_topk_to_pos.strides[0] = 3; }, "must be contiguous",
+           1},
           {"positions dtype", [](auto& p) { p.token_topk_to_pos.dtype = dtype::i64; },
            "token_topk_to_pos.dtype = i64: must be i32"},
           {"out dtype", [](auto& p) { p.out.dtype = dtype::f16; },
@@ -88,47 +89,49 @@ TEST_CASE("moe.expand_to_fused refuses bad problems") {
 }
 
 TEST_CASE("moe.expand_to_fused_with_sf refuses bad problems") {
-  expect_refusals<expand_to_fused_with_sf>(
-      [](memory& m) { return scaled(m, dtype::f32, false); },
-      {
-          {"x_sf absent", [](auto& p) { p.x_sf = {}; }, "x_sf = absent: is required"},
-          {"tokens", [](auto& p) { p.token_topk_to_pos.extents[0] = 4; },
-           "token_topk_to_pos.extents[0] = 4: must be num_tokens = 5"},
-          {"x contiguous", [](auto& p) { p.x.strides[0] = 200; }, "must be contiguous"},
-          {"x_sf contiguous",
-           [](auto& p) {
-             p.x_sf.strides = {1, 5};
-           },
-           "must be contiguous"},
-          {"x_sf width", [](auto& p) { p.x_sf.extents[1] = p.x_sf.strides[0] = 5; },
-           "x_sf.extents[1] = 5: must be ceil(hidden_size, num_per_channels) = 6"},
-          {"num_per_channels",
-           [](auto& p) {
-             p.num_per_channels = 64;
-             p.x_sf.extents[1] = p.x_sf.strides[0] = p.out_sf.extents[1] = 3;
-           },
-           "num_per_channels = 64: must be one of 32, 128"},
-          {"out dtype", [](auto& p) { p.out.dtype = dtype::e5m2; },
-           "out.dtype = e5m2: must be e4m3, the dtype of x"},
-          {"out_sf dtype",
-           [](auto& p) {
-             p.out_sf.dtype = dtype::ue8m0x4;
-             p.out_sf.extents[1] = 2;
-           },
-           "out_sf.dtype = ue8m0x4: must be f32, the dtype of x_sf"},
-          {"out_sf layout", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
-      });
-  expect_refusals<expand_to_fused_with_sf>(
-      [](memory& m) { return scaled(m, dtype::ue8m0x4, true); },
-      {
-          {"packed row-major", [](auto& p) { p.use_tma_aligned_col_major_sf = false; },
-           "use_tma_aligned_col_major_sf = false: must be set with packed scales"},
-          {"packed leading dimension",
-           [](auto& p) {
-             p.out_sf.strides = {1, 13};
-           },
-           "must be a multiple of 4"},
-      });
+  expect_refusals<expand_to_fused_with_sf>({
+      {[](memory& m) { return scaled(m, dtype::f32, false); },
+       {
+           {"x_sf absent", [](auto& p) { p.x_sf = {}; }, "x_sf = absent: is required"},
+           {"tokens", [](auto& p) { p.token_topk_to_pos.extents[0] = 4; },
+            "token_topk_to_pos.extents[0] = 4: must be num_tokens = 5"},
+           {"x contiguous", [](auto& p) { p.x.strides[0] = 200; }, "must be contiguous", 3},
+           {"x_sf contiguous",
+            [](auto& p) {
+              p.x_sf.strides = {1, 5};
+            },
+            "must be contiguous", 3},
+           {"positions contiguous", [](auto& p) { p.token_topk_to_pos.strides[0] = 3; }, "must be contiguous",
+            3},
+           {"x_sf width", [](auto& p) { p.x_sf.extents[1] = p.x_sf.strides[0] = 5; },
+            "x_sf.extents[1] = 5: must be ceil(hidden_size, num_per_channels) = 6"},
+           {"num_per_channels",
+            [](auto& p) {
+              p.num_per_channels = 64;
+              p.x_sf.extents[1] = p.x_sf.strides[0] = p.out_sf.extents[1] = 3;
+            },
+            "num_per_channels = 64: must be one of 32, 128", 1},
+           {"out dtype", [](auto& p) { p.out.dtype = dtype::e5m2; },
+            "out.dtype = e5m2: must be e4m3, the dtype of x"},
+           {"out_sf dtype",
+            [](auto& p) {
+              p.out_sf.dtype = dtype::ue8m0x4;
+              p.out_sf.extents[1] = 2;
+            },
+            "out_sf.dtype = ue8m0x4: must be f32, the dtype of x_sf"},
+           {"out_sf layout", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
+       }},
+      {[](memory& m) { return scaled(m, dtype::ue8m0x4, true); },
+       {
+           {"packed row-major", [](auto& p) { p.use_tma_aligned_col_major_sf = false; },
+            "use_tma_aligned_col_major_sf = false: must be set with packed scales", 2},
+           {"packed leading dimension",
+            [](auto& p) {
+              p.out_sf.strides = {1, 13};
+            },
+            "must be a multiple of 4"},
+       }},
+  });
 }
 
 TEST_CASE("moe.expand_to_fused moves rows of every element type and zeroes the rest") {

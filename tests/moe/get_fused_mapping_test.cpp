@@ -53,14 +53,14 @@ TEST_CASE("moe.get_fused_mapping refuses bad problems") {
                 {"topk_idx absent", [](auto& p) { p.topk_idx = {}; }, "topk_idx = absent: is required"},
                 {"dtype of topk_idx", [](auto& p) { p.topk_idx.dtype = dtype::i32; },
                  "topk_idx.dtype = i32: must be i64"},
-                {"topk_idx contiguous", [](auto& p) { p.topk_idx.strides[0] = 3; }, "must be contiguous"},
-                {"alignment", [](auto& p) { p.alignment = 0; }, "alignment = 0: must be at least 1"},
+                {"topk_idx contiguous", [](auto& p) { p.topk_idx.strides[0] = 3; }, "must be contiguous", 1},
+                {"alignment", [](auto& p) { p.alignment = 0; }, "alignment = 0: must be at least 1", 2},
                 {"slots",
                  [](auto& p) {
                    p.topk_idx.extents = {std::int64_t{1} << 30, 2};
                    p.token_topk_to_pos.extents = p.topk_idx.extents;
                  },
-                 "num_tokens * num_topk = 2147483648: must be below 2^31"},
+                 "num_tokens * num_topk = 2147483648: must be below 2^31", 3},
                 {"rows",
                  [](auto& p) {
                    p.pos_to_expert.extents[0] = p.pos_to_token.extents[0] = p.pos_to_token_topk.extents[0] =

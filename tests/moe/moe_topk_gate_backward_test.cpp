@@ -74,10 +74,16 @@ TEST_CASE("moe.moe_topk_gate_backward refuses bad problems") {
       {
           {"scores absent", [](auto& p) { p.scores = {}; }, "scores = absent: is required"},
           {"scoring", [](auto& p) { p.scoring_func = "softmax"; },
-           "scoring_func = 'softmax': must be sqrtsoftplus"},
-          {"scores contiguous", [](auto& p) { p.scores.strides[0] = 41; }, "must be contiguous"},
-          {"ids contiguous", [](auto& p) { p.topk_idx.strides[0] = 4; }, "must be contiguous"},
-          {"out contiguous", [](auto& p) { p.logits_grad.strides[0] = 41; }, "must be contiguous"},
+           "scoring_func = 'softmax': must be sqrtsoftplus", 2},
+          {"scores contiguous", [](auto& p) { p.scores.strides[0] = 41; }, "must be contiguous", 4},
+          {"ids contiguous", [](auto& p) { p.topk_idx.strides[0] = 4; }, "must be contiguous", 4},
+          {"weights contiguous", [](auto& p) { p.topk_weights.strides[0] = 4; }, "must be contiguous", 4},
+          {"gradient contiguous", [](auto& p) { p.topk_weights_grad.strides[0] = 4; }, "must be contiguous",
+           4},
+          {"mask contiguous", [](auto& p) { p.mask.strides[0] = 2; }, "must be contiguous", 4},
+          {"sum gradient contiguous", [](auto& p) { p.scores_sum_grad.strides[0] = 41; },
+           "must be contiguous", 4},
+          {"out contiguous", [](auto& p) { p.logits_grad.strides[0] = 41; }, "must be contiguous", 4},
           {"ids dtype", [](auto& p) { p.topk_idx.dtype = dtype::f64; }, "topk_idx.dtype = f64: must be i64"},
           {"rank", [](auto& p) { p.topk_weights.rank = 1; }, "topk_weights.rank = 1"},
           {"sizes", [](auto& p) { p.topk_weights_grad.extents[0] = 5; },
@@ -87,21 +93,21 @@ TEST_CASE("moe.moe_topk_gate_backward refuses bad problems") {
              for (tensor* t : {&p.scores, &p.logits_grad, &p.scores_sum_grad})
                t->extents[1] = t->strides[0] = 2;
            },
-           "num_topk = 3: must be at most num_experts = 2"},
+           "num_topk = 3: must be at most num_experts = 2", 1},
           {"slots above 32",
            [](auto& p) {
              for (tensor* t : {&p.topk_idx, &p.topk_weights, &p.topk_weights_grad})
                t->extents[1] = t->strides[0] = 33;
            },
-           "num_topk = 33: must be at most 32"},
+           "num_topk = 33: must be at most 32", 1},
           {"mask alone", [](auto& p) { p.scores_sum_grad = {}; },
-           "scores_sum_grad = absent: must be given together with mask"},
+           "scores_sum_grad = absent: must be given together with mask", 3},
           {"sum gradient alone", [](auto& p) { p.mask = {}; },
-           "mask = absent: must be given together with scores_sum_grad"},
+           "mask = absent: must be given together with scores_sum_grad", 3},
           {"sequences divide", [](auto& p) { p.scores_sum_grad.extents[0] = 4; },
-           "num_seqs = 4: must be at least 1 and divide num_tokens = 6"},
+           "num_seqs = 4: must be at least 1 and divide num_tokens = 6", 3},
           {"no sequence", [](auto& p) { p.scores_sum_grad.extents[0] = 0; },
-           "num_seqs = 0: must be at least 1"},
+           "num_seqs = 0: must be at least 1", 3},
       });
 }
 

@@ -73,82 +73,102 @@ void set_row(const tensor& t, std::int64_t row, const std::vector<float>& values
 }  // namespace
 
 TEST_CASE("moe.moe_topk_gate_forward refuses bad problems") {
-  expect_refusals<moe_topk_gate_forward>(
-      full,
-      {
-          {"logits absent", [](auto& p) { p.logits = {}; }, "logits = absent: is required"},
-          {"logits contiguous", [](auto& p) { p.logits.strides[0] = 9; }, "must be contiguous"},
-          {"bias length", [](auto& p) { p.bias.extents[0] = 7; },
-           "bias.extents[0] = 7: must be num_experts = 8"},
-          {"image bias alone", [](auto& p) { p.image_token_mask = {}; },
-           "image_token_mask = absent: must be given together with image_bias"},
-          {"image mask alone", [](auto& p) { p.image_bias = {}; },
-           "image_bias = absent: must be given together with image_token_mask"},
-          {"image mask length", [](auto& p) { p.image_token_mask.extents[0] = 5; },
-           "image_token_mask.extents[0] = 5: must be num_tokens = 6"},
-          {"force_random length", [](auto& p) { p.force_random.extents[0] = 5; },
-           "force_random.extents[0] = 5: must be num_tokens = 6"},
-          {"force_random dtype", [](auto& p) { p.force_random.dtype = dtype::u8; },
-           "force_random.dtype = u8: must be bool"},
-          {"mask numel",
-           [](auto& p) {
-             p.mask.rank = 2;
-             p.mask.extents = {6, 2};
-             p.mask.strides = {2, 1};
-           },
-           "must have num_tokens = 6 elements"},
-          {"map without counts", [](auto& p) { p.logical_count = {}; },
-           "logical_count = absent: must be given together with to_physical_map"},
-          {"rows of the map", [](auto& p) { p.to_physical_map.extents[0] = 8; },
-           "to_physical_map.extents[0] = 8"},
-          {"length of the counts", [](auto& p) { p.logical_count.extents[0] = 8; },
-           "logical_count.extents[0] = 8"},
-          {"scoring", [](auto& p) { p.scoring_func = "sigmoid"; },
-           "scoring_func = 'sigmoid': must be sqrtsoftplus"},
-          {"fix without unmapped", [](auto& p) { p.unmapped_topk_idx = {}; },
-           "unmapped_topk_idx = absent: is required with fix_routing_mask"},
-          {"unmapped stride",
-           [](auto& p) {
-             p.unmapped_topk_idx.strides = {6, 2};
-           },
-           "the last stride must be 1"},
-          {"unmapped shape", [](auto& p) { p.unmapped_topk_idx.extents[1] = 2; },
-           "unmapped_topk_idx.extents[1] = 2"},
-          {"ids contiguous", [](auto& p) { p.topk_idx.strides[0] = 6; }, "must be contiguous"},
-          {"weights contiguous", [](auto& p) { p.topk_weights.strides[0] = 6; }, "must be contiguous"},
-          {"scores contiguous", [](auto& p) { p.scores.strides[0] = 9; }, "must be contiguous"},
-          {"ids dtype", [](auto& p) { p.topk_idx.dtype = dtype::i32; }, "topk_idx.dtype = i32: must be i64"},
-          {"ep rank", [](auto& p) { p.ep_rank = -1; }, "ep_rank = -1: must not be negative"},
-      });
-  expect_refusals<moe_topk_gate_forward>(
-      [](memory& m) {
-        auto p = make(m, 2, 72, 31);
-        p.scores = {};
-        return p;
-      },
-      {
-          {"experts by four", [](auto& p) { p.logits.extents[1] = p.logits.strides[0] = 71; },
-           "num_experts = 71: must be a multiple of 4"},
-          {"slots above experts", [](auto& p) { p.logits.extents[1] = p.logits.strides[0] = 28; },
-           "num_topk = 31: must be at most num_experts = 28"},
-          {"slots above 32",
-           [](auto& p) {
-             p.num_topk = 33;
-             p.topk_idx.extents[1] = p.topk_idx.strides[0] = 33;
-             p.topk_weights.extents[1] = p.topk_weights.strides[0] = 33;
-           },
-           "num_topk = 33: must be at most 32"},
-          {"slots with shared above 32",
-           [](auto& p) {
-             p.use_shared_as_routed = true;
-             p.num_shared_experts = 2;
-             p.topk_idx.extents[1] = p.topk_idx.strides[0] = 33;
-             p.topk_weights.extents[1] = p.topk_weights.strides[0] = 33;
-           },
-           "num_topk + num_shared_experts = 33: must be at most 32"},
-          {"no shared expert", [](auto& p) { p.use_shared_as_routed = true; },
-           "num_shared_experts = 0: must be 1 or 2"},
-      });
+  expect_refusals<moe_topk_gate_forward>({
+      {full,
+       {
+           {"logits absent", [](auto& p) { p.logits = {}; }, "logits = absent: is required"},
+           {"logits contiguous", [](auto& p) { p.logits.strides[0] = 9; }, "must be contiguous", 6},
+           {"bias contiguous", [](auto& p) { p.bias.strides[0] = 2; }, "bias = ", 6},
+           {"image bias contiguous", [](auto& p) { p.image_bias.strides[0] = 2; }, "image_bias = ", 6},
+           {"image mask contiguous", [](auto& p) { p.image_token_mask.strides[0] = 2; },
+            "image_token_mask = ", 6},
+           {"mask contiguous", [](auto& p) { p.mask.strides[0] = 2; }, "mask = ", 6},
+           {"fix mask contiguous", [](auto& p) { p.fix_routing_mask.strides[0] = 2; },
+            "fix_routing_mask = ", 6},
+           {"force_random contiguous", [](auto& p) { p.force_random.strides[0] = 2; }, "force_random = ", 6},
+           {"map contiguous", [](auto& p) { p.to_physical_map.strides[0] = 3; }, "to_physical_map = ", 6},
+           {"counts contiguous", [](auto& p) { p.logical_count.strides[0] = 2; }, "logical_count = ", 6},
+           {"bias length", [](auto& p) { p.bias.extents[0] = 7; },
+            "bias.extents[0] = 7: must be num_experts = 8"},
+           {"image bias alone", [](auto& p) { p.image_token_mask = {}; },
+            "image_token_mask = absent: must be given together with image_bias", 5},
+           {"image mask alone", [](auto& p) { p.image_bias = {}; },
+            "image_bias = absent: must be given together with image_token_mask", 5},
+           {"image mask length", [](auto& p) { p.image_token_mask.extents[0] = 5; },
+            "image_token_mask.extents[0] = 5: must be num_tokens = 6"},
+           {"force_random length", [](auto& p) { p.force_random.extents[0] = 5; },
+            "force_random.extents[0] = 5: must be num_tokens = 6"},
+           {"force_random dtype", [](auto& p) { p.force_random.dtype = dtype::u8; },
+            "force_random.dtype = u8: must be bool"},
+           {"mask numel",
+            [](auto& p) {
+              p.mask.rank = 2;
+              p.mask.extents = {6, 2};
+              p.mask.strides = {2, 1};
+            },
+            "must have num_tokens = 6 elements"},
+           {"map without counts", [](auto& p) { p.logical_count = {}; },
+            "logical_count = absent: must be given together with to_physical_map"},
+           {"rows of the map", [](auto& p) { p.to_physical_map.extents[0] = 8; },
+            "to_physical_map.extents[0] = 8"},
+           {"length of the counts", [](auto& p) { p.logical_count.extents[0] = 8; },
+            "logical_count.extents[0] = 8"},
+           {"scoring", [](auto& p) { p.scoring_func = "sigmoid"; },
+            "scoring_func = 'sigmoid': must be sqrtsoftplus", 3},
+           {"fix without unmapped", [](auto& p) { p.unmapped_topk_idx = {}; },
+            "unmapped_topk_idx = absent: is required with fix_routing_mask"},
+           {"unmapped stride",
+            [](auto& p) {
+              p.unmapped_topk_idx.strides = {6, 2};
+            },
+            "the last stride must be 1"},
+           {"unmapped shape", [](auto& p) { p.unmapped_topk_idx.extents[1] = 2; },
+            "unmapped_topk_idx.extents[1] = 2"},
+           {"ids contiguous", [](auto& p) { p.topk_idx.strides[0] = 6; }, "must be contiguous", 6},
+           {"weights contiguous", [](auto& p) { p.topk_weights.strides[0] = 6; }, "must be contiguous", 6},
+           {"scores contiguous", [](auto& p) { p.scores.strides[0] = 9; }, "must be contiguous", 6},
+           {"ids dtype", [](auto& p) { p.topk_idx.dtype = dtype::i32; }, "topk_idx.dtype = i32: must be i64"},
+           {"ep rank", [](auto& p) { p.ep_rank = -1; }, "ep_rank = -1: must not be negative"},
+       }},
+      {[](memory& m) {
+         auto p = make(m, 2, 72, 31);
+         p.scores = {};
+         return p;
+       },
+       {
+           {"experts by four", [](auto& p) { p.logits.extents[1] = p.logits.strides[0] = 71; },
+            "num_experts = 71: must be a multiple of 4", 2},
+           {"slots above experts", [](auto& p) { p.logits.extents[1] = p.logits.strides[0] = 28; },
+            "num_topk = 31: must be at most num_experts = 28", 1},
+           {"no slot", [](auto& p) { p.num_topk = p.topk_idx.extents[1] = p.topk_weights.extents[1] = 0; },
+            "num_topk = 0: must be at least 1", 1},
+           {"slots above 32",
+            [](auto& p) {
+              p.num_topk = 33;
+              p.topk_idx.extents[1] = p.topk_idx.strides[0] = 33;
+              p.topk_weights.extents[1] = p.topk_weights.strides[0] = 33;
+            },
+            "num_topk = 33: must be at most 32", 1},
+           {"slots with shared above 32",
+            [](auto& p) {
+              p.use_shared_as_routed = true;
+              p.num_shared_experts = 2;
+              p.topk_idx.extents[1] = p.topk_idx.strides[0] = 33;
+              p.topk_weights.extents[1] = p.topk_weights.strides[0] = 33;
+            },
+            "num_topk + num_shared_experts = 33: must be at most 32", 1},
+           {"no shared expert", [](auto& p) { p.use_shared_as_routed = true; },
+            "num_shared_experts = 0: must be 1 or 2", 4},
+           {"three shared experts",
+            [](auto& p) {
+              p.use_shared_as_routed = true;
+              p.num_shared_experts = 3;
+              p.topk_idx.extents[1] = p.topk_idx.strides[0] = 34;
+              p.topk_weights.extents[1] = p.topk_weights.strides[0] = 34;
+            },
+            "num_shared_experts = 3: must be 1 or 2", 4},
+       }},
+  });
 }
 
 TEST_CASE("moe.moe_topk_gate_forward: masked before random before fixed before plain") {

@@ -29,7 +29,7 @@ TEST_CASE("moe.normalize_weight refuses bad problems") {
           {"dtype", [](auto& p) { p.topk_weights.dtype = dtype::bf16; },
            "topk_weights.dtype = bf16: must be f32"},
           {"rank", [](auto& p) { p.topk_weights.rank = 1; }, "topk_weights.rank = 1"},
-          {"contiguous", [](auto& p) { p.topk_weights.strides[0] = 8; }, "must be contiguous"},
+          {"contiguous", [](auto& p) { p.topk_weights.strides[0] = 8; }, "must be contiguous", 1},
           {"denominator", [](auto& p) { p.denominator.extents[0] = 3; },
            "denominator.extents[0] = 3: must be num_tokens = 4"},
           {"sum_order", [](auto& p) { p.sum_order = "tree"; }, "sum_order = 'tree'"},
@@ -38,7 +38,7 @@ TEST_CASE("moe.normalize_weight refuses bad problems") {
              p.topk_weights.extents[1] = p.normalized.extents[1] = 33;
              p.topk_weights.strides[0] = p.normalized.strides[0] = 33;
            },
-           "num_topk = 33: must be at most 32 with sum_order 'butterfly'"},
+           "num_topk = 33: must be at most 32 with sum_order 'butterfly'", 2},
       });
 }
 

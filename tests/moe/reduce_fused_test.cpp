@@ -34,17 +34,18 @@ TEST_CASE("moe.reduce_fused refuses bad problems") {
       {
           {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
           {"hidden", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 128; },
-           "hidden_size = 128: must be a multiple of 256"},
-          {"fmt", [](auto& p) { p.fmt = "e5m2"; }, "fmt = 'e5m2'"},
-          {"fmt against out", [](auto& p) { p.fmt = "e4m3"; }, "out.dtype = f32: must be e4m3, as fmt says"},
+           "hidden_size = 128: must be a multiple of 256", 1},
+          {"fmt", [](auto& p) { p.fmt = "e5m2"; }, "fmt = 'e5m2'", 2},
+          {"fmt against out", [](auto& p) { p.fmt = "e4m3"; }, "out.dtype = f32: must be e4m3, as fmt says",
+           2},
           {"out dtype", [](auto& p) { p.out.dtype = dtype::bf16; },
-           "out.dtype = bf16: must be f32, the dtype of x, or e4m3"},
+           "out.dtype = bf16: must be f32, the dtype of x, or e4m3", 2},
           {"sf without e4m3",
            [](auto& p) {
              p.sf = p.x_sf;
              p.sf.extents[0] = 1;
            },
-           "must be absent unless out is e4m3"},
+           "must be absent unless out is e4m3", 3},
           {"sf length", [](auto& p) { p.sf = p.x_sf; }, "sf.extents[0] = 6: must be 1"},
           {"x_sf length", [](auto& p) { p.x_sf.extents[0] = 5; },
            "x_sf.extents[0] = 5: must be num_rows = 6"},

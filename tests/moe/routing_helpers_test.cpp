@@ -66,13 +66,13 @@ TEST_CASE("moe.group_count refuses bad problems") {
           {"absent", [](auto& p) { p.group_idx = {}; }, "group_idx = absent: is required"},
           {"dtype", [](auto& p) { p.group_idx.dtype = dtype::f64; }, "group_idx.dtype = f64: must be i64"},
           {"rank", [](auto& p) { p.group_idx.rank = 1; }, "group_idx.rank = 1"},
-          {"contiguous", [](auto& p) { p.group_idx.strides[0] = 3; }, "must be contiguous"},
+          {"contiguous", [](auto& p) { p.group_idx.strides[0] = 3; }, "must be contiguous", 1},
           {"groups", [](auto& p) { p.num_groups = 5; }, "out.extents[0] = 4: must be num_groups = 5"},
           {"int32 counts",
            [](auto& p) {
              p.group_idx.extents = {std::int64_t{1} << 30, 2};
            },
-           "num_tokens * num_topk = 2147483648: must be below 2^31"},
+           "num_tokens * num_topk = 2147483648: must be below 2^31", 2},
       });
 }
 
@@ -99,9 +99,9 @@ TEST_CASE("moe.aux_fi refuses bad problems") {
       share,
       {
           {"absent", [](auto& p) { p.topk_idx = {}; }, "topk_idx = absent: is required"},
-          {"contiguous", [](auto& p) { p.topk_idx.strides[0] = 3; }, "must be contiguous"},
+          {"contiguous", [](auto& p) { p.topk_idx.strides[0] = 3; }, "must be contiguous", 1},
           {"dtype", [](auto& p) { p.topk_idx.dtype = dtype::f64; }, "topk_idx.dtype = f64: must be i64"},
-          {"aux slots", [](auto& p) { p.num_aux_topk = 0; }, "num_aux_topk = 0: must be at least 1"},
+          {"aux slots", [](auto& p) { p.num_aux_topk = 0; }, "num_aux_topk = 0: must be at least 1", 2},
           {"experts", [](auto& p) { p.num_experts = 3; }, "out.extents[0] = 4: must be num_experts = 3"},
       });
 }
@@ -141,9 +141,9 @@ TEST_CASE("moe.inplace_unique_group_indices refuses bad problems") {
       {
           {"absent", [](auto& p) { p.group_idx = {}; }, "group_idx = absent: is required"},
           {"rank", [](auto& p) { p.group_idx.rank = 1; }, "group_idx.rank = 1"},
-          {"contiguous", [](auto& p) { p.group_idx.strides[0] = 7; }, "must be contiguous"},
+          {"contiguous", [](auto& p) { p.group_idx.strides[0] = 7; }, "must be contiguous", 1},
           {"dtype", [](auto& p) { p.group_idx.dtype = dtype::f64; }, "group_idx.dtype = f64: must be i64"},
-          {"groups", [](auto& p) { p.num_groups = 0; }, "num_groups = 0: must be at least 1"},
+          {"groups", [](auto& p) { p.num_groups = 0; }, "num_groups = 0: must be at least 1", 2},
       });
 }
 
@@ -184,11 +184,11 @@ TEST_CASE("moe.mask_indices_by_tp refuses bad problems") {
           {"dtype of out", [](auto& p) { p.out.dtype = dtype::i32; },
            "out.dtype = i32: must be i64, the dtype of indices"},
           {"no experts per rank", [](auto& p) { p.num_ep_ranks = 9; },
-           "num_experts = 8: must be at least num_ep_ranks = 9"},
-          {"ep ranks", [](auto& p) { p.num_ep_ranks = 0; }, "num_ep_ranks = 0: must be at least 1"},
-          {"tp ranks", [](auto& p) { p.num_tp_ranks = 0; }, "num_tp_ranks = 0: must be at least 1"},
-          {"tp rank", [](auto& p) { p.tp_rank = 2; }, "tp_rank = 2: must be 0 to num_tp_ranks - 1"},
-          {"negative tp rank", [](auto& p) { p.tp_rank = -1; }, "tp_rank = -1: must be 0 to"},
+           "num_experts = 8: must be at least num_ep_ranks = 9", 1},
+          {"ep ranks", [](auto& p) { p.num_ep_ranks = 0; }, "num_ep_ranks = 0: must be at least 1", 1},
+          {"tp ranks", [](auto& p) { p.num_tp_ranks = 0; }, "num_tp_ranks = 0: must be at least 1", 2},
+          {"tp rank", [](auto& p) { p.tp_rank = 2; }, "tp_rank = 2: must be 0 to num_tp_ranks - 1", 2},
+          {"negative tp rank", [](auto& p) { p.tp_rank = -1; }, "tp_rank = -1: must be 0 to", 2},
       });
 }
 

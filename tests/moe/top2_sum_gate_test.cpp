@@ -61,154 +61,171 @@ void set_row(const tensor& t, std::int64_t row, const std::vector<float>& values
 }  // namespace
 
 TEST_CASE("moe.top2_sum_gate refuses bad problems") {
-  expect_refusals<top2_sum_gate>(
-      full, {
-                {"logits absent", [](auto& p) { p.logits = {}; }, "logits = absent: is required"},
-                {"dtype of logits", [](auto& p) { p.logits.dtype = dtype::i32; },
-                 "logits.dtype = i32: must be f32"},
-                {"rank of logits", [](auto& p) { p.logits.rank = 1; }, "logits.rank = 1"},
-                {"logits contiguous", [](auto& p) { p.logits.strides[0] = 16; }, "must be contiguous"},
-                {"bias absent", [](auto& p) { p.bias = {}; }, "bias = absent: is required"},
-                {"bias length", [](auto& p) { p.bias.extents[0] = 7; },
-                 "bias.extents[0] = 7: must be num_experts = 8"},
-                {"mask dtype", [](auto& p) { p.mask.dtype = dtype::u8; }, "mask.dtype = u8: must be bool"},
-                {"mask numel",
-                 [](auto& p) {
-                   p.mask.rank = 2;
-                   p.mask.extents = {6, 2};
-                   p.mask.strides = {2, 1};
-                 },
-                 "must have num_tokens = 6 elements"},
-                {"map without counts", [](auto& p) { p.logical_count = {}; },
-                 "logical_count = absent: must be given together with to_physical_map"},
-                {"counts without map", [](auto& p) { p.to_physical_map = {}; },
-                 "to_physical_map = absent: must be given together with logical_count"},
-                {"rows of the map", [](auto& p) { p.to_physical_map.extents[0] = 9; },
-                 "to_physical_map.extents[0] = 9"},
-                {"length of the counts", [](auto& p) { p.logical_count.extents[0] = 9; },
-                 "logical_count.extents[0] = 9"},
-                {"dtype of the map", [](auto& p) { p.to_physical_map.dtype = dtype::f32; },
-                 "to_physical_map.dtype = f32: must be i32"},
-                {"only one group number", [](auto& p) { p.num_groups = 4; },
-                 "num_groups = 4: must be positive exactly when num_topk_groups is"},
-                {"only the groups kept", [](auto& p) { p.num_topk_groups = 4; },
-                 "num_groups = 0: must be positive exactly when"},
-                {"more kept than there are",
-                 [](auto& p) {
-                   p.num_groups = 2;
-                   p.num_topk_groups = 4;
-                 },
-                 "num_topk_groups = 4: must be 0 to num_groups = 2"},
-                {"groups divide the experts",
-                 [](auto& p) {
-                   p.num_groups = 3;
-                   p.num_topk_groups = 2;
-                 },
-                 "num_groups = 3: must divide num_experts = 8"},
-                {"group of one",
-                 [](auto& p) {
-                   p.num_groups = 8;
-                   p.num_topk_groups = 4;
-                 },
-                 "num_experts / num_groups = 1: must be 2 to 32"},
-                {"too few candidates",
-                 [](auto& p) {
-                   p.num_groups = 4;
-                   p.num_topk_groups = 1;
-                 },
-                 "num_topk = 4: must be at most the experts of the kept groups, 2"},
-                {"scoring", [](auto& p) { p.scoring_func = "identity"; },
-                 "scoring_func = 'identity': must be sigmoid, sqrtsoftplus or softmax"},
-                {"shared: none",
-                 [](auto& p) {
-                   p.num_shared_experts = 0;
-                   p.topk_idx.extents[1] = p.topk_weights.extents[1] = 4;
-                   p.to_physical_map.extents[0] = p.logical_count.extents[0] = 8;
-                 },
-                 "num_shared_experts = 0: must be 1 or 2"},
-                {"shared: columns of the map",
-                 [](auto& p) { p.to_physical_map.extents[1] = p.to_physical_map.strides[0] = 2; },
-                 "num_shared_experts = 2: needs a to_physical_map with that many extra columns"},
-                {"shared: no map", [](auto& p) { p.to_physical_map = p.logical_count = {}; },
-                 "num_shared_experts = 2: needs a to_physical_map"},
-                {"shared: slots",
-                 [](auto& p) {
-                   p.num_topk = p.unmapped_topk_idx.extents[1] = 3;
-                   p.topk_idx.extents[1] = p.topk_weights.extents[1] = 5;
-                 },
-                 "num_topk = 3: must be a multiple of num_shared_experts = 2"},
-                {"shared: experts",
-                 [](auto& p) {
-                   p.num_topk = p.unmapped_topk_idx.extents[1] = 6;
-                   p.topk_idx.extents[1] = p.topk_weights.extents[1] = 8;
-                   p.topk_idx.strides[0] = p.topk_weights.strides[0] = 8;
-                 },
-                 "num_experts = 8: must be a multiple of 3"},
-                {"unmapped shape", [](auto& p) { p.unmapped_topk_idx.extents[1] = 3; },
-                 "unmapped_topk_idx.extents[1] = 3: must be num_topk = 4"},
-                {"unmapped dtype", [](auto& p) { p.unmapped_topk_idx.dtype = dtype::f64; },
-                 "unmapped_topk_idx.dtype = f64: must be i64"},
-                {"unmapped stride",
-                 [](auto& p) {
-                   p.unmapped_topk_idx.strides = {8, 2};
-                 },
-                 "unmapped_topk_idx.strides[1] = 2: the last stride must be 1"},
-                {"fix without unmapped", [](auto& p) { p.unmapped_topk_idx = {}; },
-                 "unmapped_topk_idx = absent: is required with fix_routing_mask"},
-                {"fix shape", [](auto& p) { p.fix_routing_mask.extents[0] = 5; },
-                 "fix_routing_mask.extents[0] = 5: must be num_tokens = 6"},
-                {"fix dtype", [](auto& p) { p.fix_routing_mask.dtype = dtype::i8; },
-                 "fix_routing_mask.dtype = i8: must be bool"},
-                {"ep ranks divide", [](auto& p) { p.num_ep_ranks = 4; },
-                 "num_ep_ranks = 4: must divide the physical experts, num_experts + map columns - 1 = 10"},
-                {"ep ranks", [](auto& p) { p.num_ep_ranks = 0; }, "num_ep_ranks = 0: must be at least 1"},
-                {"ep rank", [](auto& p) { p.ep_rank = -1; }, "ep_rank = -1: must not be negative"},
-                {"tp ranks", [](auto& p) { p.num_tp_ranks = 0; }, "num_tp_ranks = 0: must be at least 1"},
-                {"tp rank", [](auto& p) { p.tp_rank = 1; }, "tp_rank = 1: must be 0 to num_tp_ranks - 1"},
-                {"no slot",
-                 [](auto& p) {
-                   p.num_topk = p.unmapped_topk_idx.extents[1] = 0;
-                   p.topk_idx.extents[1] = p.topk_weights.extents[1] = 2;
-                 },
-                 "num_topk = 0: must be at least 1"},
-            });
-  expect_refusals<top2_sum_gate>(
-      [](memory& m) { return make(m, 2, 72, 31); },
-      {
-          {"experts by four",
-           [](auto& p) { p.logits.extents[1] = p.logits.strides[0] = p.bias.extents[0] = 71; },
-           "num_experts = 71: must be a multiple of 4"},
-          {"slots above experts",
-           [](auto& p) { p.logits.extents[1] = p.logits.strides[0] = p.bias.extents[0] = 28; },
-           "num_topk = 31: must be at most num_experts = 28"},
-          {"slots above 32",
-           [](auto& p) {
-             p.num_topk = 33;
-             p.topk_idx.extents[1] = p.topk_idx.strides[0] = p.topk_weights.extents[1] =
-                 p.topk_weights.strides[0] = 33;
-           },
-           "num_topk = 33: must be at most 32"},
-          {"slots with shared above 32",
-           [](auto& p) {
-             p.use_shared_as_routed = true;
-             p.num_shared_experts = 2;
-             p.topk_idx.extents[1] = p.topk_idx.strides[0] = p.topk_weights.extents[1] =
-                 p.topk_weights.strides[0] = 33;
-           },
-           "num_topk + num_shared_experts = 33: must be at most 32"},
-          {"groups above 32",
-           [](auto& p) {
-             p.num_groups = 36;
-             p.num_topk_groups = 18;
-           },
-           "num_groups = 36: must be at most 32"},
-          {"experts per group",
-           [](auto& p) {
-             p.num_groups = 2;
-             p.num_topk_groups = 1;
-           },
-           "num_experts / num_groups = 36: must be 2 to 32"},
-      });
+  expect_refusals<top2_sum_gate>({
+      {full,
+       {
+           {"logits absent", [](auto& p) { p.logits = {}; }, "logits = absent: is required"},
+           {"dtype of logits", [](auto& p) { p.logits.dtype = dtype::i32; },
+            "logits.dtype = i32: must be f32"},
+           {"rank of logits", [](auto& p) { p.logits.rank = 1; }, "logits.rank = 1"},
+           {"logits contiguous", [](auto& p) { p.logits.strides[0] = 16; }, "must be contiguous", 6},
+           {"bias contiguous", [](auto& p) { p.bias.strides[0] = 2; }, "bias = ", 6},
+           {"mask contiguous", [](auto& p) { p.mask.strides[0] = 2; }, "mask = ", 6},
+           {"fix mask contiguous", [](auto& p) { p.fix_routing_mask.strides[0] = 2; },
+            "fix_routing_mask = ", 6},
+           {"map contiguous", [](auto& p) { p.to_physical_map.strides[0] = 4; }, "to_physical_map = ", 6},
+           {"counts contiguous", [](auto& p) { p.logical_count.strides[0] = 2; }, "logical_count = ", 6},
+           {"bias absent", [](auto& p) { p.bias = {}; }, "bias = absent: is required"},
+           {"bias length", [](auto& p) { p.bias.extents[0] = 7; },
+            "bias.extents[0] = 7: must be num_experts = 8"},
+           {"mask dtype", [](auto& p) { p.mask.dtype = dtype::u8; }, "mask.dtype = u8: must be bool"},
+           {"mask numel",
+            [](auto& p) {
+              p.mask.rank = 2;
+              p.mask.extents = {6, 2};
+              p.mask.strides = {2, 1};
+            },
+            "must have num_tokens = 6 elements"},
+           {"map without counts", [](auto& p) { p.logical_count = {}; },
+            "logical_count = absent: must be given together with to_physical_map"},
+           {"counts without map", [](auto& p) { p.to_physical_map = {}; },
+            "to_physical_map = absent: must be given together with logical_count"},
+           {"rows of the map", [](auto& p) { p.to_physical_map.extents[0] = 9; },
+            "to_physical_map.extents[0] = 9"},
+           {"length of the counts", [](auto& p) { p.logical_count.extents[0] = 9; },
+            "logical_count.extents[0] = 9"},
+           {"dtype of the map", [](auto& p) { p.to_physical_map.dtype = dtype::f32; },
+            "to_physical_map.dtype = f32: must be i32"},
+           {"only one group number", [](auto& p) { p.num_groups = 4; },
+            "num_groups = 4: must be positive exactly when num_topk_groups is", 3},
+           {"only the groups kept", [](auto& p) { p.num_topk_groups = 4; },
+            "num_groups = 0: must be positive exactly when", 3},
+           {"negative groups", [](auto& p) { p.num_groups = p.num_topk_groups = -1; },
+            "num_groups = -1: must be positive", 3},
+           {"more kept than there are",
+            [](auto& p) {
+              p.num_groups = 2;
+              p.num_topk_groups = 4;
+            },
+            "num_topk_groups = 4: must be 0 to num_groups = 2", 3},
+           {"groups divide the experts",
+            [](auto& p) {
+              p.num_groups = 3;
+              p.num_topk_groups = 2;
+            },
+            "num_groups = 3: must divide num_experts = 8", 3},
+           {"group of one",
+            [](auto& p) {
+              p.num_groups = 8;
+              p.num_topk_groups = 4;
+            },
+            "num_experts / num_groups = 1: must be 2 to 32", 4},
+           {"too few candidates",
+            [](auto& p) {
+              p.num_groups = 4;
+              p.num_topk_groups = 1;
+            },
+            "num_topk = 4: must be at most the experts of the kept groups, 2", 4},
+           {"scoring", [](auto& p) { p.scoring_func = "identity"; },
+            "scoring_func = 'identity': must be sigmoid, sqrtsoftplus or softmax"},
+           {"shared: none",
+            [](auto& p) {
+              p.num_shared_experts = 0;
+              p.topk_idx.extents[1] = p.topk_weights.extents[1] = 4;
+              p.to_physical_map.extents[0] = p.logical_count.extents[0] = 8;
+            },
+            "num_shared_experts = 0: must be 1 or 2", 5},
+           {"shared: three",
+            [](auto& p) {
+              p.num_shared_experts = 3;
+              p.topk_idx.extents[1] = p.topk_idx.strides[0] = p.topk_weights.extents[1] =
+                  p.topk_weights.strides[0] = 7;
+              p.to_physical_map.extents[0] = p.logical_count.extents[0] = 11;
+            },
+            "num_shared_experts = 3: must be 1 or 2", 5},
+           {"shared: columns of the map",
+            [](auto& p) { p.to_physical_map.extents[1] = p.to_physical_map.strides[0] = 2; },
+            "num_shared_experts = 2: needs a to_physical_map with that many extra columns", 5},
+           {"shared: no map", [](auto& p) { p.to_physical_map = p.logical_count = {}; },
+            "num_shared_experts = 2: needs a to_physical_map", 5},
+           {"shared: slots",
+            [](auto& p) {
+              p.num_topk = p.unmapped_topk_idx.extents[1] = 3;
+              p.topk_idx.extents[1] = p.topk_weights.extents[1] = 5;
+            },
+            "num_topk = 3: must be a multiple of num_shared_experts = 2", 5},
+           {"shared: experts",
+            [](auto& p) {
+              p.num_topk = p.unmapped_topk_idx.extents[1] = 6;
+              p.topk_idx.extents[1] = p.topk_weights.extents[1] = 8;
+              p.topk_idx.strides[0] = p.topk_weights.strides[0] = 8;
+            },
+            "num_experts = 8: must be a multiple of 3", 5},
+           {"unmapped shape", [](auto& p) { p.unmapped_topk_idx.extents[1] = 3; },
+            "unmapped_topk_idx.extents[1] = 3: must be num_topk = 4"},
+           {"unmapped dtype", [](auto& p) { p.unmapped_topk_idx.dtype = dtype::f64; },
+            "unmapped_topk_idx.dtype = f64: must be i64"},
+           {"unmapped stride",
+            [](auto& p) {
+              p.unmapped_topk_idx.strides = {8, 2};
+            },
+            "unmapped_topk_idx.strides[1] = 2: the last stride must be 1"},
+           {"fix without unmapped", [](auto& p) { p.unmapped_topk_idx = {}; },
+            "unmapped_topk_idx = absent: is required with fix_routing_mask"},
+           {"fix shape", [](auto& p) { p.fix_routing_mask.extents[0] = 5; },
+            "fix_routing_mask.extents[0] = 5: must be num_tokens = 6"},
+           {"fix dtype", [](auto& p) { p.fix_routing_mask.dtype = dtype::i8; },
+            "fix_routing_mask.dtype = i8: must be bool"},
+           {"ep ranks divide", [](auto& p) { p.num_ep_ranks = 4; },
+            "num_ep_ranks = 4: must divide the physical experts, num_experts + map columns - 1 = 10"},
+           {"ep ranks", [](auto& p) { p.num_ep_ranks = 0; }, "num_ep_ranks = 0: must be at least 1"},
+           {"ep rank", [](auto& p) { p.ep_rank = -1; }, "ep_rank = -1: must not be negative"},
+           {"tp ranks", [](auto& p) { p.num_tp_ranks = 0; }, "num_tp_ranks = 0: must be at least 1"},
+           {"tp rank", [](auto& p) { p.tp_rank = 1; }, "tp_rank = 1: must be 0 to num_tp_ranks - 1"},
+           {"no slot",
+            [](auto& p) {
+              p.num_topk = p.unmapped_topk_idx.extents[1] = 0;
+              p.topk_idx.extents[1] = p.topk_weights.extents[1] = 2;
+            },
+            "num_topk = 0: must be at least 1", 1},
+       }},
+      {[](memory& m) { return make(m, 2, 72, 31); },
+       {
+           {"experts by four",
+            [](auto& p) { p.logits.extents[1] = p.logits.strides[0] = p.bias.extents[0] = 71; },
+            "num_experts = 71: must be a multiple of 4", 2},
+           {"slots above experts",
+            [](auto& p) { p.logits.extents[1] = p.logits.strides[0] = p.bias.extents[0] = 28; },
+            "num_topk = 31: must be at most num_experts = 28", 1},
+           {"slots above 32",
+            [](auto& p) {
+              p.num_topk = 33;
+              p.topk_idx.extents[1] = p.topk_idx.strides[0] = p.topk_weights.extents[1] =
+                  p.topk_weights.strides[0] = 33;
+            },
+            "num_topk = 33: must be at most 32", 1},
+           {"slots with shared above 32",
+            [](auto& p) {
+              p.use_shared_as_routed = true;
+              p.num_shared_experts = 2;
+              p.topk_idx.extents[1] = p.topk_idx.strides[0] = p.topk_weights.extents[1] =
+                  p.topk_weights.strides[0] = 33;
+            },
+            "num_topk + num_shared_experts = 33: must be at most 32", 1},
+           {"groups above 32",
+            [](auto& p) {
+              p.num_groups = 36;
+              p.num_topk_groups = 18;
+            },
+            "num_groups = 36: must be at most 32", 4},
+           {"experts per group",
+            [](auto& p) {
+              p.num_groups = 2;
+              p.num_topk_groups = 1;
+            },
+            "num_experts / num_groups = 36: must be 2 to 32", 4},
+       }},
+  });
 }
 
 TEST_CASE("moe.top2_sum_gate: masked, fixed and mapped tokens") {

@@ -42,15 +42,15 @@ TEST_CASE("moe.topk_gate refuses bad problems") {
           {"dtype of scores", [](auto& p) { p.scores.dtype = dtype::i32; },
            "scores.dtype = i32: must be f32"},
           {"rank of scores", [](auto& p) { p.scores.rank = 1; }, "scores.rank = 1"},
-          {"scores not contiguous", [](auto& p) { p.scores.strides[0] = 16; }, "must be contiguous"},
+          {"scores not contiguous", [](auto& p) { p.scores.strides[0] = 16; }, "must be contiguous", 2},
           {"dtype of topk_idx", [](auto& p) { p.topk_idx.dtype = dtype::i32; },
            "topk_idx.dtype = i32: must be i64"},
           {"columns of topk_idx", [](auto& p) { p.num_topk = 3; },
            "topk_idx.extents[1] = 2: must be num_topk = 3"},
           {"no slot", [](auto& p) { p.num_topk = p.topk_idx.extents[1] = 0; },
-           "num_topk = 0: must be at least 1"},
+           "num_topk = 0: must be at least 1", 1},
           {"k above E", [](auto& p) { p.scores.extents[1] = p.scores.strides[0] = 1; },
-           "num_topk = 2: must be at most num_experts = 1"},
+           "num_topk = 2: must be at most num_experts = 1", 1},
       });
 }
 

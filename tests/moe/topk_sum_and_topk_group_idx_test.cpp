@@ -42,20 +42,20 @@ TEST_CASE("moe.topk_sum_and_topk_group_idx refuses bad problems") {
           {"absent", [](auto& p) { p.scores = {}; }, "scores = absent: is required"},
           {"rank", [](auto& p) { p.scores.rank = 2; }, "scores.rank = 2"},
           {"dtype", [](auto& p) { p.scores.dtype = dtype::i32; }, "scores.dtype = i32: must be f32"},
-          {"contiguous", [](auto& p) { p.scores.strides[0] = 13; }, "must be contiguous"},
-          {"num_topk_sum", [](auto& p) { p.num_topk_sum = 3; }, "num_topk_sum = 3: must be one of 1, 2"},
+          {"contiguous", [](auto& p) { p.scores.strides[0] = 13; }, "must be contiguous", 3},
+          {"num_topk_sum", [](auto& p) { p.num_topk_sum = 3; }, "num_topk_sum = 3: must be one of 1, 2", 1},
           {"num_topk_sum above the group",
            [](auto& p) {
              p.scores.extents[2] = 1;
              p.scores.strides = {4, 1, 1};
            },
-           "num_topk_sum = 2: must be at most group_size = 1"},
+           "num_topk_sum = 2: must be at most group_size = 1", 1},
           {"groups kept",
            [](auto& p) {
              p.scores.extents[1] = 1;
              p.scores.strides[0] = 3;
            },
-           "num_topk_groups = 2: must be at most num_groups = 1"},
+           "num_topk_groups = 2: must be at most num_groups = 1", 2},
       });
 }
 

@@ -43,14 +43,20 @@ TEST_CASE("norm.backward refuses bad problems") {
              p.out_grad.extents[1] = p.x.extents[1] = p.residual_out_grad.extents[1] = p.x_grad.extents[1] =
                  p.weight.extents[0] = p.weight_grad.extents[0] = 48;
            },
-           "hidden_size = 48: must be a multiple of 32"},
+           "hidden_size = 48: must be a multiple of 32", 1},
           {"hidden too large",
            [](auto& p) {
              p.weight = p.weight_grad = p.residual_out_grad = {};
              p.rstd.extents[0] = 1;
              p.out_grad.extents = p.x.extents = p.x_grad.extents = {1, 8224};
            },
-           "hidden_size = 8224: must be 1 to 8192"},
+           "hidden_size = 8224: must be 1 to 8192", 1},
+          {"no channels",
+           [](auto& p) {
+             p.out_grad.extents[1] = p.x.extents[1] = p.residual_out_grad.extents[1] = p.x_grad.extents[1] =
+                 p.weight.extents[0] = p.weight_grad.extents[0] = 0;
+           },
+           "hidden_size = 0: must be 1 to 8192", 1},
           {"type of out_grad", [](auto& p) { p.out_grad.dtype = dtype::f32; },
            "out_grad.dtype = f32: must be bf16, the type of x"},
           {"type of weight", [](auto& p) { p.weight.dtype = dtype::f32; },
@@ -60,16 +66,16 @@ TEST_CASE("norm.backward refuses bad problems") {
           {"type of x_grad", [](auto& p) { p.x_grad.dtype = dtype::f32; },
            "x_grad.dtype = f32: must be bf16, the type of x"},
           {"type of rstd", [](auto& p) { p.rstd.dtype = dtype::bf16; }, "rstd.dtype = bf16: must be f32"},
-          {"strided rstd", [](auto& p) { p.rstd.strides[0] = 2; }, "must be contiguous"},
-          {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous"},
-          {"strided weight_grad", [](auto& p) { p.weight_grad.strides[0] = 2; }, "must be contiguous"},
+          {"strided rstd", [](auto& p) { p.rstd.strides[0] = 2; }, "must be contiguous", 3},
+          {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous", 3},
+          {"strided weight_grad", [](auto& p) { p.weight_grad.strides[0] = 2; }, "must be contiguous", 3},
           {"row stride of out_grad", [](auto& p) { p.out_grad.strides[0] = 56; },
-           "out_grad.strides[0] = 56: must be a multiple of 16"},
+           "out_grad.strides[0] = 56: must be a multiple of 16", 2},
           {"row stride of x", [](auto& p) { p.x.strides[0] = 56; },
-           "x.strides[0] = 56: must be a multiple of 16"},
+           "x.strides[0] = 56: must be a multiple of 16", 2},
           {"row stride of residual_out_grad", [](auto& p) { p.residual_out_grad.strides[0] = 56; },
-           "residual_out_grad.strides[0] = 56: must be a multiple of 16"},
-          {"weight_grad without weight", [](auto& p) { p.weight = {}; }, "needs weight"},
+           "residual_out_grad.strides[0] = 56: must be a multiple of 16", 2},
+          {"weight_grad without weight", [](auto& p) { p.weight = {}; }, "needs weight", 3},
           {"rows of rstd", [](auto& p) { p.rstd.extents[0] = 2; },
            "rstd.extents[0] = 2: must be num_tokens = 3"},
           {"x_grad overlaps itself", [](auto& p) { p.x_grad.strides[0] = 32; }, "must not overlap itself"},

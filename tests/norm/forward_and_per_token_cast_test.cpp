@@ -34,89 +34,117 @@ forward_and_per_token_cast good_mega(memory& m) {
 }  // namespace
 
 TEST_CASE("norm.forward_and_per_token_cast refuses bad problems") {
-  expect_refusals<forward_and_per_token_cast>(
-      good,
-      {
-          {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
-          {"out_sf absent", [](auto& p) { p.out_sf = {}; }, "out_sf = absent: is required"},
-          {"hidden_size",
-           [](auto& p) {
-             p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {};
-             p.x.extents[1] = p.out.extents[1] = 80;
-           },
-           "hidden_size = 80: must be a multiple of 32"},
-          {"hidden too large",
-           [](auto& p) {
-             p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {};
-             p.x.extents = p.out.extents = {1, 8224};
-             p.out_sf.extents = {1, 257};
-           },
-           "hidden_size = 8224: must be 1 to 8192"},
-          {"row stride", [](auto& p) { p.x.strides[0] = 100; },
-           "x.strides[0] = 100: must be a multiple of 16"},
-          {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous"},
-          {"type of weight", [](auto& p) { p.weight.dtype = dtype::f32; },
-           "weight.dtype = f32: must be bf16"},
-          {"type of residual", [](auto& p) { p.residual.dtype = dtype::f32; },
-           "residual.dtype = f32: must be bf16"},
-          {"type of residual_out", [](auto& p) { p.residual_out.dtype = dtype::f32; },
-           "residual_out.dtype = f32: must be bf16"},
-          {"num_per_channels",
-           [](auto& p) {
-             p.num_per_channels = 128;
-             p.out_sf.extents[1] = 1;
-           },
-           "num_per_channels = 128: must be 32"},
-          {"columns of out_sf", [](auto& p) { p.out_sf.extents[1] = 2; }, "out_sf.extents[1] = 2"},
-          {"packed without round_sf",
-           [](auto& p) {
-             p.use_packed_ue8m0 = true;
-             p.out_sf.dtype = dtype::ue8m0x4;
-             p.out_sf.extents[1] = 1;
-           },
-           "needs round_sf"},
-          {"type of out_sf", [](auto& p) { p.round_sf = p.use_packed_ue8m0 = true; },
-           "out_sf.dtype = f32: must be ue8m0x4"},
-          {"layout of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
-          {"fmt against out", [](auto& p) { p.fmt = "e2m1"; }, "must be empty or 'e4m3'"},
-          {"unknown fmt", [](auto& p) { p.fmt = "e5m6"; }, "fmt = 'e5m6'"},
-          {"type of out_bf16", [](auto& p) { p.out_bf16.dtype = dtype::f32; },
-           "out_bf16.dtype = f32: must be bf16"},
-          {"rank of out_sf",
-           [](auto& p) {
-             p.out_sf.rank = 3;
-             p.out_sf.extents = {1, 3, 3};
-             p.out_sf.strides = {9, 3, 1};
-           },
-           "out_sf.rank = 3: must be 2"},
-          {"block_m without its tensor", [](auto& p) { p.mega_moe_block_m = 8; },
-           "mega_moe_block_m = 8: must be 0 without mega_moe_sf"},
-          {"out overlaps itself", [](auto& p) { p.out.strides[0] = 64; }, "must not overlap itself"},
-      });
-  expect_refusals<forward_and_per_token_cast>(
-      good_mega, {
-                     {"without block_m", [](auto& p) { p.mega_moe_block_m = 0; },
-                      "mega_moe_block_m = 0: must be positive with mega_moe_sf"},
-                     {"negative block_m", [](auto& p) { p.mega_moe_block_m = -2; },
-                      "mega_moe_block_m = -2: must be positive"},
-                     {"without round_sf", [](auto& p) { p.round_sf = false; },
-                      "round_sf = false: must be set with mega_moe_sf"},
-                     {"too few rows", [](auto& p) { p.mega_moe_sf.extents[0] = 383; },
-                      "mega_moe_sf.extents[0] = 383: must be at least"},
-                     {"row-major",
-                      [](auto& p) {
-                        p.mega_moe_sf.strides = {2, 1};
-                      },
-                      "it is column-major"},
-                     {"columns", [](auto& p) { p.mega_moe_sf.extents[1] = 1; }, "mega_moe_sf.extents[1] = 1"},
-                     {"hidden_size",
-                      [](auto& p) {
-                        p.residual = p.weight = p.residual_out = p.out_bf16 = {};
-                        p.x.extents[1] = p.out.extents[1] = 224;
-                        p.out_sf.extents[1] = 7;
-                      },
-                      "hidden_size = 224: must be a multiple of 128"},
-                 });
+  expect_refusals<forward_and_per_token_cast>({
+      {good,
+       {
+           {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
+           {"out_sf absent", [](auto& p) { p.out_sf = {}; }, "out_sf = absent: is required"},
+           {"hidden_size",
+            [](auto& p) {
+              p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {};
+              p.x.extents[1] = p.out.extents[1] = 80;
+            },
+            "hidden_size = 80: must be a multiple of 32", 1},
+           {"hidden too large",
+            [](auto& p) {
+              p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {};
+              p.x.extents = p.out.extents = {1, 8224};
+              p.out_sf.extents = {1, 257};
+            },
+            "hidden_size = 8224: must be 1 to 8192", 1},
+           {"no channels",
+            [](auto& p) {
+              p.residual = p.weight = p.residual_out = p.out_bf16 = p.rstd = {};
+              p.x.extents[1] = p.out.extents[1] = p.out_sf.extents[1] = 0;
+            },
+            "hidden_size = 0: must be 1 to 8192", 1},
+           {"row stride", [](auto& p) { p.x.strides[0] = 100; },
+            "x.strides[0] = 100: must be a multiple of 16", 2},
+           {"batch stride",
+            [](auto& p) {
+              p.residual = p.residual_out = p.out_bf16 = p.rstd = {};
+              p.x.rank = p.out.rank = p.out_sf.rank = 3;
+              p.x.extents = p.out.extents = {2, 1, 96};
+              p.x.strides = {104, 96, 1};
+              p.out.strides = {96, 96, 1};
+              p.out_sf.extents = {2, 1, 3};
+              p.out_sf.strides = {3, 3, 1};
+            },
+            "x.strides[0] = 104: must be a multiple of 16", 2},
+           {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous", 3},
+           {"type of weight", [](auto& p) { p.weight.dtype = dtype::f32; },
+            "weight.dtype = f32: must be bf16", 3},
+           {"type of residual", [](auto& p) { p.residual.dtype = dtype::f32; },
+            "residual.dtype = f32: must be bf16"},
+           {"type of residual_out", [](auto& p) { p.residual_out.dtype = dtype::f32; },
+            "residual_out.dtype = f32: must be bf16"},
+           {"num_per_channels",
+            [](auto& p) {
+              p.num_per_channels = 128;
+              p.out_sf.extents[1] = 1;
+            },
+            "num_per_channels = 128: must be 32", 4},
+           {"columns of out_sf", [](auto& p) { p.out_sf.extents[1] = 2; }, "out_sf.extents[1] = 2"},
+           {"packed without round_sf",
+            [](auto& p) {
+              p.use_packed_ue8m0 = true;
+              p.out_sf.dtype = dtype::ue8m0x4;
+              p.out_sf.extents[1] = 1;
+            },
+            "needs round_sf", 5},
+           {"type of out_sf", [](auto& p) { p.round_sf = p.use_packed_ue8m0 = true; },
+            "out_sf.dtype = f32: must be ue8m0x4"},
+           {"layout of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
+           {"fmt against out", [](auto& p) { p.fmt = "e2m1"; }, "must be empty or 'e4m3'"},
+           {"unknown fmt", [](auto& p) { p.fmt = "e5m6"; }, "fmt = 'e5m6'"},
+           {"type of out_bf16", [](auto& p) { p.out_bf16.dtype = dtype::f32; },
+            "out_bf16.dtype = f32: must be bf16"},
+           {"rank of out_sf",
+            [](auto& p) {
+              p.out_sf.rank = 3;
+              p.out_sf.extents = {1, 3, 3};
+              p.out_sf.strides = {9, 3, 1};
+            },
+            "out_sf.rank = 3: must be 2"},
+           {"block_m without its tensor", [](auto& p) { p.mega_moe_block_m = 8; },
+            "mega_moe_block_m = 8: must be 0 without mega_moe_sf"},
+           {"out overlaps itself", [](auto& p) { p.out.strides[0] = 64; }, "must not overlap itself"},
+       }},
+      {good_mega,
+       {
+           {"without block_m", [](auto& p) { p.mega_moe_block_m = 0; },
+            "mega_moe_block_m = 0: must be positive with mega_moe_sf"},
+           {"negative block_m", [](auto& p) { p.mega_moe_block_m = -2; },
+            "mega_moe_block_m = -2: must be positive"},
+           {"without round_sf", [](auto& p) { p.round_sf = false; },
+            "round_sf = false: must be set with mega_moe_sf", 6},
+           {"three dimensions",
+            [](auto& p) {
+              p.residual = p.residual_out = p.out_bf16 = p.rstd = {};
+              p.x.rank = p.out.rank = p.out_sf.rank = 3;
+              p.x.extents = p.out.extents = {1, 5, 256};
+              p.x.strides = p.out.strides = {1280, 256, 1};
+              p.out_sf.extents = {1, 5, 8};
+              p.out_sf.strides = {40, 8, 1};
+            },
+            "x.rank = 3: must be 2 with mega_moe_sf", 6},
+           {"too few rows", [](auto& p) { p.mega_moe_sf.extents[0] = 383; },
+            "mega_moe_sf.extents[0] = 383: must be at least", 6},
+           {"row-major",
+            [](auto& p) {
+              p.mega_moe_sf.strides = {2, 1};
+            },
+            "it is column-major"},
+           {"columns", [](auto& p) { p.mega_moe_sf.extents[1] = 1; }, "mega_moe_sf.extents[1] = 1"},
+           {"hidden_size",
+            [](auto& p) {
+              p.residual = p.weight = p.residual_out = p.out_bf16 = {};
+              p.x.extents[1] = p.out.extents[1] = 224;
+              p.out_sf.extents[1] = 7;
+            },
+            "hidden_size = 224: must be a multiple of 128", 6},
+       }},
+  });
 }
 
 TEST_CASE("norm.forward_and_per_token_cast equals norm.forward, then quant.per_token_cast") {

@@ -42,29 +42,39 @@ TEST_CASE("norm.forward refuses bad problems") {
              p.x.extents[1] = p.residual.extents[1] = p.out.extents[1] = p.residual_out.extents[1] =
                  p.weight.extents[0] = 40;
            },
-           "hidden_size = 40: must be a multiple of 16"},
+           "hidden_size = 40: must be a multiple of 16", 1},
           {"hidden too large",
            [](auto& p) {
              p.residual = p.weight = p.residual_out = {};
              p.x.extents = p.out.extents = {1, 8208};
              p.rstd = {};
            },
-           "hidden_size = 8208: must be 1 to 8192"},
+           "hidden_size = 8208: must be 1 to 8192", 1},
           {"no channels",
            [](auto& p) {
              p.residual = p.weight = p.residual_out = {};
              p.x.extents[1] = p.out.extents[1] = 0;
            },
-           "hidden_size = 0: must be 1 to 8192"},
+           "hidden_size = 0: must be 1 to 8192", 1},
           {"last stride",
            [](auto& p) {
              p.x.strides = {1, 3};
            },
            "the last stride must be 1"},
-          {"row stride", [](auto& p) { p.x.strides[0] = 40; }, "x.strides[0] = 40: must be a multiple of 16"},
+          {"row stride", [](auto& p) { p.x.strides[0] = 40; }, "x.strides[0] = 40: must be a multiple of 16",
+           2},
+          {"batch stride",
+           [](auto& p) {
+             p.residual = p.residual_out = p.rstd = {};
+             p.x.rank = p.out.rank = 3;
+             p.x.extents = p.out.extents = {2, 1, 48};
+             p.x.strides = {72, 48, 1};
+             p.out.strides = {48, 48, 1};
+           },
+           "x.strides[0] = 72: must be a multiple of 16", 2},
           {"type of weight", [](auto& p) { p.weight.dtype = dtype::f32; },
-           "weight.dtype = f32: must be bf16, the type of x"},
-          {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous"},
+           "weight.dtype = f32: must be bf16, the type of x", 3},
+          {"strided weight", [](auto& p) { p.weight.strides[0] = 2; }, "must be contiguous", 3},
           {"length of weight", [](auto& p) { p.weight.extents[0] = 32; },
            "weight.extents[0] = 32: must be hidden_size = 48"},
           {"type of residual", [](auto& p) { p.residual.dtype = dtype::f32; },

@@ -59,13 +59,22 @@ TEST_CASE("quant.cast_back refuses bad problems") {
            "the last stride must be 1"},
           {"misaligned", [](auto& p) { p.out.data = static_cast<char*>(p.out.data) + 1; }, "misaligned"},
           {"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 160; },
-           "hidden_size = 160: must be a multiple of 64"},
+           "hidden_size = 160: must be a multiple of 64", 1},
+          {"half a group of e5m6",
+           [](auto& p) {
+             p.x.dtype = dtype::e5m6x8;
+             p.x.extents[1] = 54;
+             p.out.extents[1] = 36;
+             p.x_sf.extents[1] = 1;
+           },
+           "hidden_size", 1},
           {"out shape", [](auto& p) { p.out.extents[0] = 4; }, "out.extents[0] = 4: must be num_tokens = 5"},
           {"scale shape", [](auto& p) { p.x_sf.extents[1] = 1; },
            "x_sf.extents[1] = 1: must be ceil(hidden_size, x_block_cols) = 2"},
-          {"no rows in a block", [](auto& p) { p.x_block_rows = 0; }, "x_block_rows = 0: must be positive"},
-          {"no columns in a block", [](auto& p) { p.x_block_cols = 0; },
-           "x_block_cols = 0: must be positive"},
+          {"no rows in a block", [](auto& p) { p.x_block_rows = 0; }, "x_block_rows = 0: must be positive",
+           2},
+          {"no columns in a block", [](auto& p) { p.x_block_cols = 0; }, "x_block_cols = 0: must be positive",
+           2},
           {"packed flag", [](auto& p) { p.use_packed_ue8m0 = true; }, "x_sf.dtype = f32: must be ue8m0x4"},
           {"packed without flag",
            [](auto& p) {
@@ -87,7 +96,7 @@ TEST_CASE("quant.cast_back refuses bad problems") {
              p.x_sf.strides = {1, 4};
              p.use_tma_aligned_col_major_sf = true;
            },
-           "must be false for blocks one column wide"},
+           "must be false for blocks one column wide", 3},
           {"fmt against out", [](auto& p) { p.fmt = "fp32"; }, "must be empty or 'bf16'"},
           {"unknown fmt", [](auto& p) { p.fmt = "e4m3"; }, "fmt = 'e4m3'"},
           {"out overlaps itself",
@@ -102,9 +111,9 @@ TEST_CASE("quant.cast_back refuses bad problems") {
                            "x.dtype = e5m6x8: must be e4m3 or e2m1x2"},
                           {"scales absent", [](auto& p) { p.x_sf = {}; }, "x_sf = absent: is required"},
                           {"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 160; },
-                           "hidden_size = 160: must be a multiple of 64"},
+                           "hidden_size = 160: must be a multiple of 64", 1},
                           {"num_per_channels", [](auto& p) { p.num_per_channels = 0; },
-                           "num_per_channels = 0: must be positive"},
+                           "num_per_channels = 0: must be positive", 2},
                           {"scale shape", [](auto& p) { p.num_per_channels = 32; }, "x_sf.extents[1] = 2"},
                           {"fmt against out", [](auto& p) { p.fmt = "fp32"; }, "must be empty or 'bf16'"},
                       });
@@ -117,9 +126,11 @@ TEST_CASE("quant.cast_back refuses bad problems") {
              p.x.extents[1] = 54;
              p.out.extents[1] = p.x_block_cols = 36;
            },
-           "hidden_size"},
+           "hidden_size", 1},
           {"no columns in a block", [](auto& p) { p.x_block_cols = -1; },
-           "x_block_cols = -1: must be positive"},
+           "x_block_cols = -1: must be positive", 2},
+          {"no rows in a block", [](auto& p) { p.x_block_rows = 0; }, "x_block_rows = 0: must be positive",
+           2},
           {"e4m3 scales", [](auto& p) { p.x_sf.dtype = dtype::e4m3; },
            "x_sf.dtype = e4m3: must be f32 or ue8m0x4"},
           {"fmt against out", [](auto& p) { p.fmt = "bf16"; }, "must be empty or 'fp32'"},
@@ -133,15 +144,15 @@ TEST_CASE("quant.cast_back refuses bad problems") {
              p.x.extents[1] = 36;
              p.out.extents[1] = 54;
            },
-           "hidden_size"},
+           "hidden_size", 1},
           {"num_per_channels", [](auto& p) { p.num_per_channels = 8; },
-           "num_per_channels = 8: must be hidden_size = 40"},
+           "num_per_channels = 8: must be hidden_size = 40", 2},
           {"packed without round",
            [](auto& p) {
              p.use_packed_ue8m0 = true;
              p.out_sf.dtype = dtype::ue8m0x4;
            },
-           "needs round_sf"},
+           "needs round_sf", 3},
           {"scale shape",
            [](auto& p) {
              p.out_sf.extents[1] = 2;

@@ -33,7 +33,7 @@ TEST_CASE("quant.cast and quant.formats refuse bad problems") {
           {"dtype of x", [](auto& p) { p.x.dtype = dtype::i32; }, "x.dtype = i32: must be f32, bf16 or e4m3"},
           {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; },
            "out.dtype = e2m1x2: must be bf16, e4m3 or f32"},
-          {"strided x", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 9; }, "must be contiguous"},
+          {"strided x", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 9; }, "must be contiguous", 1},
           {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 2; }, "misaligned"},
           {"rank",
            [](auto& p) {
@@ -49,19 +49,25 @@ TEST_CASE("quant.cast and quant.formats refuse bad problems") {
              p.stochastic_rounding = true;
              p.x.dtype = dtype::e4m3;
            },
-           "must be wider than out"},
+           "must be wider than out", 2},
           {"stochastic to f32",
            [](auto& p) {
              p.stochastic_rounding = true;
              p.out.dtype = dtype::f32;
            },
-           "must be bf16 or e4m3"},
+           "must be bf16 or e4m3", 2},
+          {"stochastic from bf16 to bf16",
+           [](auto& p) {
+             p.stochastic_rounding = true;
+             p.x.dtype = p.out.dtype = dtype::bf16;
+           },
+           "must be wider than out", 2},
           {"stochastic, no quads",
            [](auto& p) {
              p.stochastic_rounding = true;
              p.x.extents[0] = p.out.extents[0] = 5;
            },
-           "x.numel = 50: must be a multiple of 4"},
+           "x.numel = 50: must be a multiple of 4", 2},
       });
   expect_refusals<formats>(
       encode,
@@ -75,7 +81,16 @@ TEST_CASE("quant.cast and quant.formats refuse bad problems") {
            },
            "out.dtype = e2m1x2: must be e4m3 for fmt 'e4m3'"},
           {"decoding into codes", [](auto& p) { p.direction = "decode"; }, "out.dtype = e4m3: must be f32"},
-          {"strided", [](auto& p) { p.x.strides[0] = 9; }, "must be contiguous"},
+          {"strided", [](auto& p) { p.x.strides[0] = 9; }, "must be contiguous", 1},
+          {"strided codes", [](auto& p) { p.out.strides[0] = 9; }, "out = ", 1},
+          {"half an element",
+           [](auto& p) {
+             p.fmt = "e2m1";
+             p.x.extents[1] = p.x.strides[0] = 7;
+             p.out.dtype = dtype::e2m1x2;
+             p.out.extents[1] = p.out.strides[0] = 4;
+           },
+           "7", 1},
           {"fmt", [](auto& p) { p.fmt = "fp32"; }, "fmt = 'fp32'"},
           {"direction", [](auto& p) { p.direction = "both"; }, "direction = 'both'"},
           {"shape",

@@ -38,7 +38,7 @@ TEST_CASE("quant.per_block_cast_lossless refuses bad problems") {
              p.x.extents[1] = 40;
              p.out.extents[1] = 80;
            },
-           "hidden_size = 80: must be a multiple of 32"},
+           "hidden_size = 80: must be a multiple of 32", 1},
           {"out shape", [](auto& p) { p.out.extents[0] = 32; }, "out.extents[0] = 32"},
           {"x_block_rows", [](auto& p) { p.x_block_rows = 0; }, "x_block_rows = 0: must be positive"},
           {"x_block_cols",
@@ -46,33 +46,33 @@ TEST_CASE("quant.per_block_cast_lossless refuses bad problems") {
              p.x_block_cols = 48;
              p.x_sf.extents[1] = 2;
            },
-           "x_block_cols = 48: must be a power of two"},
+           "x_block_cols = 48: must be a power of two", 2},
           {"out_block_rows", [](auto& p) { p.out_block_rows = 0; }, "out_block_rows = 0: must be positive"},
           {"out_block_cols",
            [](auto& p) {
              p.out_block_cols = 96;
              p.out_sf.extents[1] = 1;
            },
-           "out_block_cols = 96: must be a power of two"},
+           "out_block_cols = 96: must be a power of two", 2},
           {"rows not a multiple",
            [](auto& p) {
              p.x_block_rows = 3;
              p.x_sf.extents[0] = 11;
            },
-           "out_block_rows = 32: must be a multiple of 3"},
+           "out_block_rows = 32: must be a multiple of 3", 3},
           {"columns not a multiple",
            [](auto& p) {
              p.x_block_cols = 64;
              p.x_sf.extents[1] = 2;
            },
-           "out_block_cols = 32: must be a multiple of 64"},
+           "out_block_cols = 32: must be a multiple of 64", 3},
           {"packed without column-major",
            [](auto& p) {
              p.use_packed_ue8m0 = p.round_sf = true;
              p.out_sf.dtype = dtype::ue8m0x4;
              p.out_sf.extents[1] = 1;
            },
-           "needs use_tma_aligned_col_major_sf"},
+           "needs use_tma_aligned_col_major_sf", 4},
           {"packed without round",
            [](auto& p) {
              p.use_packed_ue8m0 = p.use_tma_aligned_col_major_sf = true;
@@ -80,7 +80,7 @@ TEST_CASE("quant.per_block_cast_lossless refuses bad problems") {
              p.out_sf.extents[1] = 1;
              p.out_sf.strides = {1, 4};
            },
-           "needs round_sf"},
+           "needs round_sf", 4},
           {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
           {"fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
           {"out overlaps itself",

@@ -47,27 +47,27 @@ TEST_CASE("quant.per_block_cast refuses bad problems") {
              p.x.extents[1] = p.out.extents[1] = 160;
              p.out_sf.extents[1] = 5;
            },
-           "hidden_size = 160: must be a multiple of 64"},
+           "hidden_size = 160: must be a multiple of 64", 1},
           {"block_rows",
            [](auto& p) {
              p.block_rows = 64;
              p.out_sf.extents[0] = 1;
            },
-           "block_rows = 64: must be one of 32, 128"},
+           "block_rows = 64: must be one of 32, 128", 2},
           {"block_cols",
            [](auto& p) {
              p.block_cols = 64;
              p.out_sf.extents[1] = 3;
            },
-           "block_cols = 64: must be one of 32, 128"},
-          {"no block", [](auto& p) { p.block_rows = 0; }, "block_rows = 0: must be one of 32, 128"},
+           "block_cols = 64: must be one of 32, 128", 2},
+          {"no block", [](auto& p) { p.block_rows = 0; }, "block_rows = 0: must be one of 32, 128", 2},
           {"packed without round",
            [](auto& p) {
              p.use_packed_ue8m0 = true;
              p.out_sf.dtype = dtype::ue8m0x4;
              p.out_sf.extents[1] = 2;
            },
-           "needs round_sf"},
+           "needs round_sf", 3},
           {"dtype of out_sf", [](auto& p) { p.use_packed_ue8m0 = p.round_sf = true; },
            "out_sf.dtype = f32: must be ue8m0x4"},
           {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},

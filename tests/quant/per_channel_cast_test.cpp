@@ -55,70 +55,71 @@ per_channel_cast_fused gathered(memory& m) {
 }  // namespace
 
 TEST_CASE("quant: per-channel casts refuse bad problems") {
-  expect_refusals<per_channel_cast>(
-      good,
-      {
-          {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
-          {"dtype of x", [](auto& p) { p.x.dtype = dtype::e2m1x2; },
-           "x.dtype = e2m1x2: must be bf16, f32 or e4m3"},
-          {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; }, "out.dtype = e2m1x2: must be e4m3"},
-          {"stride of x",
-           [](auto& p) {
-             p.x.strides = {1, 128};
-           },
-           "the last stride must be 1"},
-          {"num_tokens",
-           [](auto& p) {
-             p.x.extents[0] = p.out.extents[0] = 96;
-             p.out_sf.extents[0] = 3;
-           },
-           "num_tokens = 96: must be a multiple of 128"},
-          {"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = p.out_sf.extents[1] = 32; },
-           "hidden_size = 32: must be a multiple of 64"},
-          {"num_per_tokens",
-           [](auto& p) {
-             p.num_per_tokens = 64;
-             p.out_sf.extents[0] = 2;
-           },
-           "num_per_tokens = 64: must be one of 32, 128"},
-          {"scale shape", [](auto& p) { p.num_per_tokens = 128; }, "out_sf.extents[0] = 4"},
-          {"scales of a plain x",
-           [](auto& p) {
-             p.x_sf = p.out_sf;
-             p.x_sf.extents[0] = 128;
-           },
-           "must be absent: x is not quantised"},
-          {"channels of a plain x", [](auto& p) { p.num_per_channels = 32; },
-           "num_per_channels = 32: must be absent"},
-          {"packed without round",
-           [](auto& p) {
-             p.use_packed_ue8m0 = true;
-             p.out_sf.dtype = dtype::ue8m0x4;
-             p.out_sf.extents[0] = 1;
-           },
-           "needs round_sf"},
-          {"dtype of out_sf", [](auto& p) { p.use_packed_ue8m0 = p.round_sf = true; },
-           "out_sf.dtype = f32: must be ue8m0x4"},
-          {"fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
-          {"out overlaps itself",
-           [](auto& p) {
-             p.out.strides = {0, 1};
-           },
-           "must not overlap itself"},
-      });
-  expect_refusals<per_channel_cast>(
-      quantised, {
-                     {"scales absent", [](auto& p) { p.x_sf = {}; }, "is required for a quantised x"},
-                     {"channels absent", [](auto& p) { p.num_per_channels.reset(); },
-                      "num_per_channels = none: is required for a quantised x"},
-                     {"num_per_channels",
-                      [](auto& p) {
-                        p.num_per_channels = 64;
-                        p.x_sf.extents[1] = 1;
-                      },
-                      "num_per_channels = 64: must be one of 32, 128"},
-                     {"scale shape", [](auto& p) { p.num_per_channels = 128; }, "x_sf.extents[1] = 2"},
-                 });
+  expect_refusals<per_channel_cast>({
+      {good,
+       {
+           {"x absent", [](auto& p) { p.x = {}; }, "x = absent: is required"},
+           {"dtype of x", [](auto& p) { p.x.dtype = dtype::e2m1x2; },
+            "x.dtype = e2m1x2: must be bf16, f32 or e4m3"},
+           {"dtype of out", [](auto& p) { p.out.dtype = dtype::e2m1x2; }, "out.dtype = e2m1x2: must be e4m3"},
+           {"stride of x",
+            [](auto& p) {
+              p.x.strides = {1, 128};
+            },
+            "the last stride must be 1"},
+           {"num_tokens",
+            [](auto& p) {
+              p.x.extents[0] = p.out.extents[0] = 96;
+              p.out_sf.extents[0] = 3;
+            },
+            "num_tokens = 96: must be a multiple of 128", 1},
+           {"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = p.out_sf.extents[1] = 32; },
+            "hidden_size = 32: must be a multiple of 64", 2},
+           {"num_per_tokens",
+            [](auto& p) {
+              p.num_per_tokens = 64;
+              p.out_sf.extents[0] = 2;
+            },
+            "num_per_tokens = 64: must be one of 32, 128", 3},
+           {"scale shape", [](auto& p) { p.num_per_tokens = 128; }, "out_sf.extents[0] = 4"},
+           {"scales of a plain x",
+            [](auto& p) {
+              p.x_sf = p.out_sf;
+              p.x_sf.extents[0] = 128;
+            },
+            "must be absent: x is not quantised"},
+           {"channels of a plain x", [](auto& p) { p.num_per_channels = 32; },
+            "num_per_channels = 32: must be absent", 4},
+           {"packed without round",
+            [](auto& p) {
+              p.use_packed_ue8m0 = true;
+              p.out_sf.dtype = dtype::ue8m0x4;
+              p.out_sf.extents[0] = 1;
+            },
+            "needs round_sf", 5},
+           {"dtype of out_sf", [](auto& p) { p.use_packed_ue8m0 = p.round_sf = true; },
+            "out_sf.dtype = f32: must be ue8m0x4"},
+           {"fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
+           {"out overlaps itself",
+            [](auto& p) {
+              p.out.strides = {0, 1};
+            },
+            "must not overlap itself"},
+       }},
+      {quantised,
+       {
+           {"scales absent", [](auto& p) { p.x_sf = {}; }, "is required for a quantised x"},
+           {"channels absent", [](auto& p) { p.num_per_channels.reset(); },
+            "num_per_channels = none: is required for a quantised x", 4},
+           {"num_per_channels",
+            [](auto& p) {
+              p.num_per_channels = 64;
+              p.x_sf.extents[1] = 1;
+            },
+            "num_per_channels = 64: must be one of 32, 128", 4},
+           {"scale shape", [](auto& p) { p.num_per_channels = 128; }, "x_sf.extents[1] = 2"},
+       }},
+  });
   expect_refusals<per_channel_cast_and_transpose>(
       transposed,
       {
@@ -134,22 +135,22 @@ TEST_CASE("quant: per-channel casts refuse bad problems") {
              p.x.extents[0] = p.out.extents[1] = 96;
              p.out_sf.extents[0] = 3;
            },
-           "num_tokens = 96: must be a multiple of 128"},
+           "num_tokens = 96: must be a multiple of 128", 1},
           {"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[0] = p.out_sf.extents[1] = 32; },
-           "hidden_size = 32: must be a multiple of 64"},
+           "hidden_size = 32: must be a multiple of 64", 2},
           {"num_per_tokens",
            [](auto& p) {
              p.num_per_tokens = 64;
              p.out_sf.extents[0] = 2;
            },
-           "num_per_tokens = 64: must be one of 32, 128"},
+           "num_per_tokens = 64: must be one of 32, 128", 3},
           {"fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
       });
   expect_refusals<per_channel_cast_fused>(
       gathered,
       {
           {"rows with a map", [](auto& p) { p.pos_to_token.extents[0] = p.out.extents[0] = 40; },
-           "num_expanded_tokens = 40: must be a multiple of 16"},
+           "num_expanded_tokens = 40: must be a multiple of 16", 1},
           {"rows without a map", [](auto& p) { p.pos_to_token = {}; },
            "out.extents[0] = 48: must be num_tokens = 5"},
           {"tokens without a map",
@@ -157,23 +158,39 @@ TEST_CASE("quant: per-channel casts refuse bad problems") {
              p.pos_to_token = {};
              p.out.extents[0] = 5;
            },
-           "num_tokens = 5: must be a multiple of 128"},
+           "num_tokens = 5: must be a multiple of 128", 1},
           {"dtype of the map", [](auto& p) { p.pos_to_token.dtype = dtype::i64; },
            "pos_to_token.dtype = i64: must be i32"},
           {"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = p.out_sf.extents[1] = 64; },
-           "hidden_size = 64: must be a multiple of 128"},
+           "hidden_size = 64: must be a multiple of 128", 2},
+          {"hidden_size of a plain x",
+           [](auto& p) {
+             p.x_sf = {};
+             p.num_per_channels.reset();
+             p.x.dtype = dtype::bf16;
+             p.x.extents[1] = p.out.extents[1] = p.out_sf.extents[1] = 32;
+           },
+           "hidden_size = 32: must be a multiple of 64", 2},
           {"num_per_tokens",
            [](auto& p) {
              p.num_per_tokens = 32;
              p.out_sf.extents[0] = 2;
            },
-           "num_per_tokens = 32: must be one of 128"},
+           "num_per_tokens = 32: must be one of 128", 3},
           {"num_per_channels",
            [](auto& p) {
              p.num_per_channels = 32;
              p.x_sf.extents[1] = 4;
            },
-           "num_per_channels = 32: must be one of 128"},
+           "num_per_channels = 32: must be one of 128", 4},
+          {"channels absent", [](auto& p) { p.num_per_channels.reset(); },
+           "num_per_channels = none: is required", 4},
+          {"channels of a plain x",
+           [](auto& p) {
+             p.x_sf = {};
+             p.x.dtype = dtype::bf16;
+           },
+           "num_per_channels = 128: must be absent", 4},
           {"scales absent", [](auto& p) { p.x_sf = {}; }, "is required for a quantised x"},
           {"fmt", [](auto& p) { p.fmt = "bf16"; }, "fmt = 'bf16'"},
       });

@@ -17,6 +17,14 @@ per_token_cast good(memory& m) {
   return p;
 }
 
+// Codes in place of the values; what they are is never looked at.
+void quantise(per_token_cast& p) {
+  p.x.dtype = dtype::e4m3;
+  p.x_sf = make_tensor(p.x.data, dtype::f32, {5, 2});
+  p.x_block_rows = 1;
+  p.x_block_cols = 128;
+}
+
 }  // namespace
 
 TEST_CASE("quant.per_token_cast refuses bad problems") {
@@ -34,18 +42,26 @@ TEST_CASE("quant.per_token_cast refuses bad problems") {
            "the last stride must be 1"},
           {"misaligned", [](auto& p) { p.x.data = static_cast<char*>(p.x.data) + 1; }, "misaligned"},
           {"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 160; },
-           "hidden_size = 160: must be a multiple of 64"},
+           "hidden_size = 160: must be a multiple of 64", 1},
           {"out shape", [](auto& p) { p.out.extents[0] = 4; }, "out.extents[0] = 4: must be num_tokens = 5"},
           {"num_per_channels", [](auto& p) { p.num_per_channels = 96; },
-           "num_per_channels = 96: must be one of 16, 32, 64, 128"},
+           "num_per_channels = 96: must be one of 16, 32, 64, 128", 2},
+          {"one scale for a row of a quantised x",
+           [](auto& p) {
+             quantise(p);
+             p.num_per_channels = 192;
+             p.out_sf.extents[1] = 1;
+           },
+           "num_per_channels = 192: must be one of 16, 32, 64, 128", 2},
           {"packed without round",
            [](auto& p) {
              p.use_packed_ue8m0 = true;
              p.out_sf.dtype = dtype::ue8m0x4;
              p.out_sf.extents[1] = 1;
            },
-           "needs round_sf"},
-          {"e4m3 scales with round", [](auto& p) { p.use_e4m3_sf = p.round_sf = true; }, "excludes round_sf"},
+           "needs round_sf", 4},
+          {"e4m3 scales with round", [](auto& p) { p.use_e4m3_sf = p.round_sf = true; }, "excludes round_sf",
+           4},
           {"dtype of out_sf", [](auto& p) { p.use_e4m3_sf = true; }, "out_sf.dtype = f32: must be e4m3"},
           {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
           {"scales of a plain x", [](auto& p) { p.x_sf = p.out_sf; }, "must be absent: x is not quantised"},
@@ -58,7 +74,7 @@ TEST_CASE("quant.per_token_cast refuses bad problems") {
              p.out.dtype = dtype::e5m6x8;
              p.out.extents[1] = p.out.strides[0] = 288;
            },
-           "must be hidden_size = 192: e5m6 has one scale per row"},
+           "must be hidden_size = 192: e5m6 has one scale per row", 3},
           {"e5m6 width",
            [](auto& p) {
              p.x.extents[1] = 188;
@@ -67,7 +83,7 @@ TEST_CASE("quant.per_token_cast refuses bad problems") {
              p.num_per_channels = 188;
              p.out_sf.extents[1] = 1;
            },
-           "hidden_size = 188"},
+           "hidden_size = 188", 1},
           {"e5m6 rounds to nearest",
            [](auto& p) {
              p.out.dtype = dtype::e5m6x8;
@@ -76,7 +92,26 @@ TEST_CASE("quant.per_token_cast refuses bad problems") {
              p.out_sf.extents[1] = 1;
              p.stochastic_rounding = true;
            },
-           "stochastic_rounding = true: excludes e5m6"},
+           "stochastic_rounding = true: excludes e5m6", 3},
+          {"e5m6 of a quantised x",
+           [](auto& p) {
+             quantise(p);
+             p.out.dtype = dtype::e5m6x8;
+             p.out.extents[1] = p.out.strides[0] = 288;
+             p.num_per_channels = 192;
+             p.out_sf.extents[1] = 1;
+           },
+           "must be absent: e5m6 takes no quantised x", 3},
+          {"e5m6 with e4m3 scales",
+           [](auto& p) {
+             p.out.dtype = dtype::e5m6x8;
+             p.out.extents[1] = p.out.strides[0] = 288;
+             p.num_per_channels = 192;
+             p.out_sf.extents[1] = 1;
+             p.out_sf.dtype = dtype::e4m3;
+             p.use_e4m3_sf = true;
+           },
+           "use_e4m3_sf = true: excludes e5m6", 3},
           {"out overlaps itself",
            [](auto& p) {
              p.out.strides = {0, 1};

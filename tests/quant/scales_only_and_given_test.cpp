@@ -47,12 +47,12 @@ std::vector<bad_problem<P>> rules_of_codes() {
       {"scales absent", [](auto& p) { p.out_sf = {}; }, "out_sf = absent: is required"},
       {"quantised x", [](auto& p) { p.x.dtype = dtype::e4m3; }, "x.dtype = e4m3: must be bf16 or f32"},
       {"packed scales", [](auto& p) { p.out_sf.dtype = dtype::ue8m0x4; },
-       "out_sf.dtype = ue8m0x4: must be f32 or e4m3"},
+       "out_sf.dtype = ue8m0x4: must be f32 or e4m3", 3},
       {"column-major scales",
        [](auto& p) {
          p.out_sf.strides = {1, 8};
        },
-       "out_sf.strides[1] = 8: the last stride must be 1"},
+       "out_sf.strides[1] = 8: the last stride must be 1", 3},
       {"stride of x",
        [](auto& p) {
          p.x.strides = {1, 5};
@@ -81,7 +81,7 @@ std::vector<bad_problem<P>> rules_of_scales() {
          p.out_sf.dtype = dtype::ue8m0x4;
          p.out_sf.extents[1] = (p.out_sf.extents[1] + 3) / 4;
        },
-       "needs round_sf"},
+       "needs round_sf", 3},
       {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
       {"fmt", [](auto& p) { p.fmt = "e5m6"; }, "fmt = 'e5m6'"},
       {"no fmt", [](auto& p) { p.fmt = ""; }, "fmt = ''"},
@@ -97,47 +97,48 @@ void add(std::vector<bad_problem<P>>& table, std::vector<bad_problem<P>> more) {
 TEST_CASE("quant: casts with given scales refuse bad problems") {
   auto token = rules_of_codes<per_token_cast_with_precomputed_sf>();
   add(token, {{"hidden_size", [](auto& p) { p.x.extents[1] = p.out.extents[1] = 160; },
-               "hidden_size = 160: must be a multiple of 64"},
+               "hidden_size = 160: must be a multiple of 64", 1},
               {"whole row",
                [](auto& p) {
                  p.num_per_channels = 192;
                  p.out_sf.extents[1] = 1;
                },
-               "num_per_channels = 192: must be one of 16, 32, 64, 128"}});
+               "num_per_channels = 192: must be one of 16, 32, 64, 128", 2}});
   expect_refusals<per_token_cast_with_precomputed_sf>(token_codes<per_token_cast_with_precomputed_sf>, token);
   auto block = rules_of_codes<per_block_cast_with_precomputed_sf>();
-  add(block, {{"hidden_size",
-               [](auto& p) {
-                 p.x.extents[1] = p.out.extents[1] = 160;
-                 p.out_sf.extents[1] = 5;
-               },
-               "hidden_size = 160: must be a multiple of 64"},
-              {"block_rows", [](auto& p) { p.block_rows = 64; }, "block_rows = 64: must be one of 32, 128"},
-              {"block_cols",
-               [](auto& p) {
-                 p.block_cols = 64;
-                 p.out_sf.extents[1] = 3;
-               },
-               "block_cols = 64: must be one of 32, 128"}});
+  add(block,
+      {{"hidden_size",
+        [](auto& p) {
+          p.x.extents[1] = p.out.extents[1] = 160;
+          p.out_sf.extents[1] = 5;
+        },
+        "hidden_size = 160: must be a multiple of 64", 1},
+       {"block_rows", [](auto& p) { p.block_rows = 64; }, "block_rows = 64: must be one of 32, 128", 2},
+       {"block_cols",
+        [](auto& p) {
+          p.block_cols = 64;
+          p.out_sf.extents[1] = 3;
+        },
+        "block_cols = 64: must be one of 32, 128", 2}});
   expect_refusals<per_block_cast_with_precomputed_sf>(block_codes, block);
 }
 
 TEST_CASE("quant: scales only refuse bad problems") {
   auto token = rules_of_scales<per_token_cast_with_sf_only>();
-  add(token,
-      {{"hidden_size", [](auto& p) { p.x.extents[1] = 160; }, "hidden_size = 160: must be a multiple of 64"},
-       {"whole row",
-        [](auto& p) {
-          p.num_per_channels = 192;
-          p.out_sf.extents[1] = 1;
-        },
-        "num_per_channels = 192: must be one of 16, 32, 64, 128"},
-       {"e4m3 and rounded",
-        [](auto& p) {
-          p.use_e4m3_sf = p.round_sf = true;
-          p.out_sf.dtype = dtype::e4m3;
-        },
-        "excludes round_sf"}});
+  add(token, {{"hidden_size", [](auto& p) { p.x.extents[1] = 160; },
+               "hidden_size = 160: must be a multiple of 64", 1},
+              {"whole row",
+               [](auto& p) {
+                 p.num_per_channels = 192;
+                 p.out_sf.extents[1] = 1;
+               },
+               "num_per_channels = 192: must be one of 16, 32, 64, 128", 2},
+              {"e4m3 and rounded",
+               [](auto& p) {
+                 p.use_e4m3_sf = p.round_sf = true;
+                 p.out_sf.dtype = dtype::e4m3;
+               },
+               "excludes round_sf", 3}});
   expect_refusals<per_token_cast_with_sf_only>(token_scales, token);
   auto block = rules_of_scales<per_block_cast_with_sf_only>();
   add(block, {{"hidden_size",
@@ -145,20 +146,20 @@ TEST_CASE("quant: scales only refuse bad problems") {
                  p.x.extents[1] = 160;
                  p.out_sf.extents[1] = 5;
                },
-               "hidden_size = 160: must be a multiple of 64"},
+               "hidden_size = 160: must be a multiple of 64", 1},
               {"block_rows",
                [](auto& p) {
                  p.block_rows = 1;
                  p.out_sf.extents[0] = 40;
                  p.out_sf.strides = {6, 1};
                },
-               "block_rows = 1: must be one of 32, 128"},
+               "block_rows = 1: must be one of 32, 128", 2},
               {"block_cols",
                [](auto& p) {
                  p.block_cols = 64;
                  p.out_sf.extents[1] = 3;
                },
-               "block_cols = 64: must be one of 32, 128"}});
+               "block_cols = 64: must be one of 32, 128", 2}});
   expect_refusals<per_block_cast_with_sf_only>(block_scales, block);
 }
 

@@ -56,9 +56,9 @@ TEST_CASE("quant.swiglu_backward refuses bad problems") {
           {"gradient absent", [](auto& p) { p.out_grad = {}; }, "out_grad = absent: is required"},
           {"dtype of x", [](auto& p) { p.x.dtype = dtype::e4m3; }, "x.dtype = e4m3: must be bf16 or f32"},
           {"dtype of the gradient", [](auto& p) { p.out_grad.dtype = dtype::bf16; },
-           "out_grad.dtype = bf16: must be that of x, f32"},
+           "out_grad.dtype = bf16: must be that of x, f32", 2},
           {"dtype of act_out", [](auto& p) { p.act_out.dtype = dtype::bf16; },
-           "act_out.dtype = bf16: must be that of x_grad, f32"},
+           "act_out.dtype = bf16: must be that of x_grad, f32", 2},
           {"width of x", [](auto& p) { p.x.extents[1] = 64; },
            "x.extents[1] = 64: must be 2 * hidden_size = 128"},
           {"hidden_size",
@@ -66,14 +66,14 @@ TEST_CASE("quant.swiglu_backward refuses bad problems") {
              p.x.extents[1] = p.x_grad.extents[1] = 64;
              p.out_grad.extents[1] = p.act_out.extents[1] = 32;
            },
-           "hidden_size = 32: must be a multiple of 64"},
+           "hidden_size = 32: must be a multiple of 64", 1},
           {"factor without weights",
            [](auto& p) {
              p.topk_weights = p.topk_weights_grad = {};
              p.routed_scaling_factor = 2;
            },
-           "routed_scaling_factor = 2: needs topk_weights"},
-          {"weight gradient without weights", [](auto& p) { p.topk_weights = {}; }, "needs topk_weights"},
+           "routed_scaling_factor = 2: needs topk_weights", 3},
+          {"weight gradient without weights", [](auto& p) { p.topk_weights = {}; }, "needs topk_weights", 3},
           {"token_alignment", [](auto& p) { p.token_alignment = 0; },
            "token_alignment = 0: must be positive"},
           {"negative clamp", [](auto& p) { p.clamp_value = -1; }, "clamp_value = -1: must not be negative"},
@@ -94,7 +94,7 @@ TEST_CASE("quant.swiglu_backward refuses bad problems") {
              p.num_per_channels = 64;
              p.x_sf.extents[1] = p.x_grad_fp8_sf.extents[1] = 4;
            },
-           "num_per_channels = 64: must be one of 32, 128"},
+           "num_per_channels = 64: must be one of 32, 128", 1},
           {"groups across the halves",
            [](auto& p) {
              p.num_per_channels = 128;
@@ -102,14 +102,22 @@ TEST_CASE("quant.swiglu_backward refuses bad problems") {
              p.out_grad.extents[1] = p.act_out.extents[1] = 64;
              p.x_sf.extents[1] = p.x_grad_fp8_sf.extents[1] = 1;
            },
-           "hidden_size = 64: must be a multiple of 128"},
+           "hidden_size = 64: must be a multiple of 128", 1},
           {"scale shape", [](auto& p) { p.x_sf.extents[1] = 4; }, "x_sf.extents[1] = 4"},
           {"map without weights", [](auto& p) { p.topk_weights = {}; },
-           "topk_weights = absent: must be given together with pos_to_token_topk"},
+           "topk_weights = absent: must be given together with pos_to_token_topk", 2},
+          {"factor without weights",
+           [](auto& p) {
+             p.topk_weights = p.topk_weights_grad = p.pos_to_token_topk = {};
+             p.routed_scaling_factor = 2;
+           },
+           "routed_scaling_factor = 2: needs topk_weights", 2},
+          {"weight gradient without weights", [](auto& p) { p.topk_weights = p.pos_to_token_topk = {}; },
+           "needs topk_weights", 2},
           {"weights without map", [](auto& p) { p.pos_to_token_topk = {}; },
            "topk_weights.rank = 2: must be 1"},
           {"weight gradient without rows", [](auto& p) { p.token_topk_to_pos = {}; },
-           "token_topk_to_pos = absent: is required for a topk_weights_grad of rank 2"},
+           "token_topk_to_pos = absent: is required for a topk_weights_grad of rank 2", 2},
           {"rank of the weight gradient",
            [](auto& p) {
              p.topk_weights_grad.rank = 1;
@@ -123,7 +131,7 @@ TEST_CASE("quant.swiglu_backward refuses bad problems") {
              p.x_grad_fp8_sf.dtype = dtype::ue8m0x4;
              p.x_grad_fp8_sf.extents[1] = 2;
            },
-           "needs round_sf"},
+           "needs round_sf", 3},
           {"strides of the scales", [](auto& p) { p.use_tma_aligned_col_major_sf = true; },
            "x_grad_fp8_sf.strides"},
           {"rows of a 3-D x",
@@ -299,6 +307,8 @@ TEST_CASE("quant.swiglu_backward_and_per_token_cast: padding, bad data, no rows"
   CHECK(at<unsigned char>(s.x_grad_fp8, 1, 9) == 0);
   CHECK(at<std::uint16_t>(s.x_grad, 1, 200) == 0);
   CHECK(at<float>(s.x_grad_fp8_sf, 5, 0) > 0.0f);  // behind the segments
+  at<std::int32_t>(s.psum_num_tokens_per_expert, 1) = 7;
+  expect_trap(s, "psum_num_tokens_per_expert", 1);
 
   fused none = mapped(m);
   for (tensor* t : {&none.x, &none.x_sf, &none.out_grad, &none.pos_to_token_topk, &none.x_grad_fp8,

@@ -66,22 +66,22 @@ TEST_CASE("quant.swiglu_forward_and_per_token_cast refuses bad problems") {
              p.x.extents[1] = 320;
              p.out.extents[1] = 160;
            },
-           "hidden_size = 160: must be a multiple of 64"},
+           "hidden_size = 160: must be a multiple of 64", 1},
           {"num_per_channels",
            [](auto& p) {
              p.num_per_channels = 64;
              p.out_sf.extents[1] = p.out_sf.strides[0] = 3;
            },
-           "num_per_channels = 64: must be one of 32, 128"},
+           "num_per_channels = 64: must be one of 32, 128", 2},
           {"columns of a whole row",
            [](auto& p) {
              p.num_per_channels = 192;
              p.out_sf.extents[1] = 1;
              p.use_tma_aligned_col_major_sf = true;
            },
-           "needs num_per_channels 32 or 128"},
+           "needs num_per_channels 32 or 128", 3},
           {"map without weights", [](auto& p) { p.topk_weights = {}; },
-           "topk_weights = absent: must be given together with pos_to_token_topk"},
+           "topk_weights = absent: must be given together with pos_to_token_topk", 4},
           {"map with one weight per row",
            [](auto& p) {
              p.topk_weights.rank = 1;
@@ -100,11 +100,11 @@ TEST_CASE("quant.swiglu_forward_and_per_token_cast refuses bad problems") {
              p.topk_weights = p.pos_to_token_topk = {};
              p.routed_scaling_factor = 2;
            },
-           "routed_scaling_factor = 2: needs topk_weights"},
+           "routed_scaling_factor = 2: needs topk_weights", 4},
           {"token_alignment", [](auto& p) { p.token_alignment = 0; },
            "token_alignment = 0: must be positive"},
           {"negative clamp", [](auto& p) { p.clamp_value = -1; }, "clamp_value = -1: must not be negative"},
-          {"counters without clamp", [](auto& p) { p.clamp_value.reset(); }, "needs clamp_value"},
+          {"counters without clamp", [](auto& p) { p.clamp_value.reset(); }, "needs clamp_value", 4},
           {"number of counters", [](auto& p) { p.clamped_count.extents[0] = 2; },
            "clamped_count.extents[0] = 2: must be 3 or 4"},
           {"too much to count",
@@ -112,7 +112,7 @@ TEST_CASE("quant.swiglu_forward_and_per_token_cast refuses bad problems") {
              for (tensor* t : {&p.x, &p.pos_to_token_topk, &p.pos_to_expert, &p.out, &p.out_sf})
                t->extents[0] = 357913942;
            },
-           "num_expanded_tokens = 357913942: times ceil(hidden_size, 32) must be at most 2^31 - 1"},
+           "num_expanded_tokens = 357913942: times ceil(hidden_size, 32) must be at most 2^31 - 1", 5},
           {"negative sf_clamp_min", [](auto& p) { p.sf_clamp_min = -1; },
            "sf_clamp_min = -1: must not be negative"},
           {"packed without round",
@@ -121,7 +121,7 @@ TEST_CASE("quant.swiglu_forward_and_per_token_cast refuses bad problems") {
              p.out_sf.dtype = dtype::ue8m0x4;
              p.out_sf.extents[1] = 1;
            },
-           "needs round_sf"},
+           "needs round_sf", 6},
           {"strides of out_sf", [](auto& p) { p.use_tma_aligned_col_major_sf = true; }, "out_sf.strides"},
           {"unknown fmt", [](auto& p) { p.fmt = "e2m1"; }, "fmt = 'e2m1'"},
           {"out overlaps itself",

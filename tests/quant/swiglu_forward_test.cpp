@@ -56,7 +56,7 @@ TEST_CASE("quant.swiglu_forward refuses bad problems") {
              p.x.extents[1] = 64;
              p.out.extents[1] = 32;
            },
-           "hidden_size = 32: must be a multiple of 64"},
+           "hidden_size = 32: must be a multiple of 64", 1},
           {"length of the weights", [](auto& p) { p.topk_weights.extents[0] = 6; },
            "topk_weights.extents[0] = 6: must be num_expanded_tokens = 7"},
           {"rank of the weights",
@@ -71,18 +71,18 @@ TEST_CASE("quant.swiglu_forward refuses bad problems") {
              p.topk_weights = {};
              p.routed_scaling_factor = 2;
            },
-           "routed_scaling_factor = 2: needs topk_weights"},
+           "routed_scaling_factor = 2: needs topk_weights", 2},
           {"token_alignment", [](auto& p) { p.token_alignment = -4; },
            "token_alignment = -4: must be positive"},
           {"negative clamp", [](auto& p) { p.clamp_value = -1; }, "clamp_value = -1: must not be negative"},
-          {"counters without clamp", [](auto& p) { p.clamp_value.reset(); }, "needs clamp_value"},
+          {"counters without clamp", [](auto& p) { p.clamp_value.reset(); }, "needs clamp_value", 2},
           {"three counters", [](auto& p) { p.clamped_count.extents[0] = 3; },
            "clamped_count.extents[0] = 3: must be 4"},
           {"too much to count",
            [](auto& p) {
              for (tensor* t : {&p.x, &p.topk_weights, &p.out}) t->extents[0] = 1073741824;
            },
-           "num_expanded_tokens = 1073741824: times ceil(hidden_size, 32) must be at most 2^31 - 1"},
+           "num_expanded_tokens = 1073741824: times ceil(hidden_size, 32) must be at most 2^31 - 1", 3},
           {"fmt against out", [](auto& p) { p.fmt = "bf16"; }, "must be empty or 'fp32'"},
           {"out overlaps itself",
            [](auto& p) {
@@ -99,19 +99,19 @@ TEST_CASE("quant.swiglu_forward refuses bad problems") {
              p.x.extents[0] = p.out.extents[1] = 96;
              p.out_sf.extents[0] = 3;
            },
-           "num_tokens = 96: must be a multiple of 128"},
+           "num_tokens = 96: must be a multiple of 128", 1},
           {"hidden_size",
            [](auto& p) {
              p.x.extents[1] = 64;
              p.out.extents[0] = p.out_sf.extents[1] = 32;
            },
-           "hidden_size = 32: must be a multiple of 64"},
+           "hidden_size = 32: must be a multiple of 64", 2},
           {"num_per_tokens",
            [](auto& p) {
              p.num_per_tokens = 64;
              p.out_sf.extents[0] = 2;
            },
-           "num_per_tokens = 64: must be one of 32, 128"},
+           "num_per_tokens = 64: must be one of 32, 128", 3},
           {"transposed or not", [](auto& p) { p.without_transpose = true; },
            "out.extents[0] = 64: must be without_transpose ? num_tokens : hidden_size = 128"},
           {"negative clamp", [](auto& p) { p.clamp_value = -0.5; },

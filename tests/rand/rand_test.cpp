@@ -87,10 +87,10 @@ TEST_CASE("rand: bad problems are refused") {
         return rand::randn_like{.x = m.make(dtype::f32, {2, 3}), .out = m.make(dtype::f32, {2, 3})};
       },
       {
-          {"dtype", [](auto& p) { p.x.dtype = dtype::bf16; },
-           "out.dtype = f32: must be bf16, the dtype of x"},
-          {"rank", [](auto& p) { p.x.rank = 1; }, "out.rank = 2: must be that of x, 1"},
-          {"shape", [](auto& p) { p.x.extents[1] = 2; }, "out.extents[1] = 3: must be that of x, 2"},
+          {"dtype", [](auto& p) { p.x.dtype = dtype::bf16; }, "out.dtype = f32: must be bf16, the dtype of x",
+           1},
+          {"rank", [](auto& p) { p.x.rank = 1; }, "out.rank = 2: must be that of x, 1", 1},
+          {"shape", [](auto& p) { p.x.extents[1] = 2; }, "out.extents[1] = 3: must be that of x, 2", 1},
       });
 }
 

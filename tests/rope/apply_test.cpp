@@ -76,18 +76,20 @@ TEST_CASE("rope.apply refuses bad problems") {
       {
           {"query absent", [](auto& p) { p.query = {}; }, "query = absent: is required"},
           {"cache absent", [](auto& p) { p.cos_sin_cache = {}; }, "cos_sin_cache = absent: is required"},
-          {"rank", [](auto& p) { p.query.rank = 2; }, "query.rank = 2"},
+          {"rank", [](auto& p) { p.query.rank = 2; }, "query.rank = 2", 1},
           {"key rank",
            [](auto& p) {
              p.key.rank = 4;
              p.key.extents = {1, 5, 1, 8};
              p.key.strides = {40, 8, 8, 1};
            },
-           "key.rank = 4: must be that of query, 3"},
+           "key.rank = 4: must be that of query, 3", 1},
           {"key dtype", [](auto& p) { p.key.dtype = dtype::bf16; },
-           "key.dtype = bf16: must be f32, the dtype of query"},
-          {"key tokens", [](auto& p) { p.key.extents[0] = 4; }, "key.extents[0] = 4: must be num_tokens = 5"},
-          {"key columns", [](auto& p) { p.key.extents[2] = 6; }, "key.extents[2] = 6: must be head_dim = 8"},
+           "key.dtype = bf16: must be f32, the dtype of query", 1},
+          {"key tokens", [](auto& p) { p.key.extents[0] = 4; }, "key.extents[0] = 4: must be num_tokens = 5",
+           1},
+          {"key columns", [](auto& p) { p.key.extents[2] = 6; }, "key.extents[2] = 6: must be head_dim = 8",
+           1},
           {"query dtype", [](auto& p) { p.query.dtype = dtype::i32; }, "query.dtype = i32"},
           {"query stride",
            [](auto& p) {
@@ -102,29 +104,31 @@ TEST_CASE("rope.apply refuses bad problems") {
            },
            "the last stride must be 1"},
           {"odd columns", [](auto& p) { p.cos_sin_cache.extents[1] = 7; },
-           "rot_dim = 7: must be a multiple of 2"},
+           "rot_dim = 7: must be a multiple of 2", 2},
           {"more columns than the head",
            [](auto& p) {
              p.cos_sin_cache.extents[0] = 2;
              p.cos_sin_cache.extents[1] = p.cos_sin_cache.strides[0] = 16;
            },
-           "rot_offset = 0: the rotated columns must lie in a head: 0 to head_dim - rot_dim = -8"},
+           "rot_offset = 0: the rotated columns must lie in a head: 0 to head_dim - rot_dim = -8", 2},
           {"offset past the head", [](auto& p) { p.rot_offset = 1; },
-           "rot_offset = 1: the rotated columns must lie in a head"},
-          {"negative offset", [](auto& p) { p.rot_offset = -1; }, "rot_offset = -1"},
+           "rot_offset = 1: the rotated columns must lie in a head", 2},
+          {"negative offset", [](auto& p) { p.rot_offset = -1; }, "rot_offset = -1", 2},
           {"positions dtype", [](auto& p) { p.positions.dtype = dtype::f32; },
            "positions.dtype = f32: must be i32 or i64"},
           {"positions length", [](auto& p) { p.positions.extents[0] = 4; },
-           "positions.extents[0] = 4: must be num_tokens = 5"},
+           "positions.extents[0] = 4: must be num_tokens = 5", 1},
           {"positions rank",
            [](auto& p) {
              p.positions.rank = 2;
              p.positions.extents = {1, 5};
              p.positions.strides = {5, 1};
            },
-           "positions.rank = 2: must be 1 with a query of rank 3"},
+           "positions.rank = 2: must be 1 with a query of rank 3", 1},
           {"positions stride", [](auto& p) { p.positions.strides[0] = 2; }, "the last stride must be 1"},
-          {"seqlen_offset", [](auto& p) { p.seqlen_offset = std::int64_t{1} << 31; }, "must fit an int32"},
+          {"seqlen_offset", [](auto& p) { p.seqlen_offset = std::int64_t{1} << 31; }, "must fit an int32", 3},
+          {"negative seqlen_offset", [](auto& p) { p.seqlen_offset = -(std::int64_t{1} << 31) - 1; },
+           "must fit an int32", 3},
           {"query overlaps itself",
            [](auto& p) {
              p.query.strides = {0, 8, 1};

@@ -42,11 +42,11 @@ TEST_CASE("transpose refuses bad problems") {
                  },
                  "out.extents[0] = 64: must be num_cols = 128"},
                 {"num_rows", [](auto& p) { p.x.extents[0] = p.out.extents[1] = 63; },
-                 "num_rows = 63: must be a multiple of 64"},
+                 "num_rows = 63: must be a multiple of 64", 1},
                 {"num_cols", [](auto& p) { p.x.extents[1] = p.out.extents[0] = 100; },
-                 "num_cols = 100: must be a multiple of 64"},
+                 "num_cols = 100: must be a multiple of 64", 1},
                 {"row stride", [](auto& p) { p.x.strides[0] = 130; },
-                 "x.strides[0] = 130: must be a multiple of 4"},
+                 "x.strides[0] = 130: must be a multiple of 4", 2},
                 {"column stride",
                  [](auto& p) {
                    p.x.strides = {1, 64};
@@ -72,11 +72,11 @@ TEST_CASE("transpose refuses bad problems") {
            "out.dtype = i32: must be that of x, f32"},
           {"batches", [](auto& p) { p.out.extents[0] = 1; }, "out.extents[0] = 1: must be num_batches = 2"},
           {"num_rows", [](auto& p) { p.x.extents[1] = p.out.extents[2] = 32; },
-           "num_rows = 32: must be a multiple of 64"},
+           "num_rows = 32: must be a multiple of 64", 1},
           {"num_cols", [](auto& p) { p.x.extents[2] = p.out.extents[1] = 32; },
-           "num_cols = 32: must be a multiple of 64"},
-          {"row stride", [](auto& p) { p.x.strides[1] = 129; },
-           "x.strides[1] = 129: must be a multiple of 4"},
+           "num_cols = 32: must be a multiple of 64", 1},
+          {"row stride", [](auto& p) { p.x.strides[1] = 129; }, "x.strides[1] = 129: must be a multiple of 4",
+           2},
       });
 }
 
