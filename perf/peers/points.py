@@ -1,0 +1,117 @@
+"""What a grid's points are made of: a Portile problem, a call of the peer on the same tensors, and rules of agreement.
+
+A point's `call(library, tensors)` runs the peer and returns {field of the operation: the peer's result}. `tensors` is
+a `Tensors`: the fields as the peer's framework has them. Nothing here needs torch or a GPU, so that every mapping can
+be tested without either."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Callable
+
+GRIDS = Path(__file__).parent / "grids"
+
+
+@dataclasses.dataclass
+class Point:
+    kernel: str  # name in the peer's grid
+    params: dict
+    case: dict  # as perf/cases.py reads it
+    call: Callable
+    rules: dict  # {field: rule of agree.py}
+    note: str = ""  # what the two sides do not have in common
+    kernels_only: bool = False  # the peer's grid leaves out the copies of this call
+
+    @property
+    def op(self):
+        return self.case["op"]
+
+    @property
+    def name(self):
+        return title(self.kernel, self.params)
+
+    @property
+    def compile_key(self):
+        """Points that share it share the peer's compiled kernel, up to what the peer makes of the number of rows."""
+        return title(self.kernel, {k: v for k, v in self.params.items() if k not in ("n", "N", "numel")})
+
+
+def title(kernel, params):
+    def text(value):
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return "x".join(map(text, value)) if isinstance(value, list) else str(value)
+    return f"{kernel}({', '.join(f'{k}={text(v)}' for k, v in params.items())})"
+
+
+def lines(name):
+    """The points of grids/NAME.jsonl: {"kernel": ..., "params": {...}}."""
+    return [json.loads(line) for line in (GRIDS / f"{name}.jsonl").read_text().splitlines() if line.strip()]
+
+
+def problem(op, dims, rules, call, *, tensors=None, attributes=None, note="", **more):
+    """The parts of a Point that a mapping tells."""
+    case = {"op": op, "name": "", "dims": dims, "tensors": tensors or {}, "attributes": attributes or {}, **more}
+    return {"case": case, "rules": rules, "call": call, "note": note}
+
+
+class Grid:
+    """A peer's grid: the mapping of each kernel name, and the names that nothing here answers to, with the reason."""
+
+    def __init__(self, name, unmapped):
+        self.name, self.unmapped, self.mappings = name, unmapped, {}
+
+    def map(self, *kernels):
+        def register(function):
+            for kernel in kernels:
+                self.mappings[kernel] = function
+            return function
+        return register
+
+    def point(self, line):
+        kernel, params = line["kernel"], line["params"]
+        plain = kernel.removesuffix("(kernel only)")
+        return Point(kernel, params, **self.mappings[plain](plain, params), kernels_only=plain != kernel)
+
+    def load(self):
+        """(points, [(name, reason)] of those not mapped)"""
+        points, left = [], []
+        for line in lines(self.name):
+            reason = self.unmapped.get(line["kernel"])
+            if reason:
+                left.append((title(line["kernel"], line["params"]), reason))
+            else:
+                points.append(self.point(line))
+        return points, left
+
+
+class Deferred:
+    """A result that is needed only for comparing: computed outside of the timed launches."""
+
+    def __init__(self, compute):
+        self.compute = compute
+
+
+class Tensors:
+    """The fields of one call as the peer takes them. Memory that the operation only reads is shared with Portile's
+    call; what is written is the peer's own, with the same values to begin with."""
+
+    def __init__(self, fields, roles, view, clone, new):
+        """fields  Portile's call: {field: tensor, typed tensor, list of them, or attribute}
+        roles   {field: "in", "out" or "inout"} of those that are tensors
+        view    a tensor of a field in the type that the peer wants
+        clone   a copy with the same strides
+        new     (shape, dtype name) -> memory"""
+        self.fields, self.roles, self.view, self.clone, self.new = fields, roles, view, clone, new
+        self.made = {}
+
+    def __call__(self, name):
+        """None where the problem has no such field."""
+        if name not in self.made:
+            value = self.fields.get(name)
+            if value is None:
+                return None
+            own = self.clone if self.roles[name] != "in" else lambda v: v
+            each = lambda v: self.view(own(v))
+            self.made[name] = [each(v) for v in value] if isinstance(value, list) else each(value)
+        return self.made[name]
