@@ -36,6 +36,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")  # never compile a shim for an old torch here
+os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
 
 import points  # noqa: E402
 
@@ -229,7 +230,8 @@ class Side:
         view = lambda v: [torch_view(e) for e in v] if isinstance(v, list) else torch_view(v)
         ours = {name: view(self.fields[name]) for name in theirs}
         theirs = {name: v.compute() if isinstance(v, points.Deferred) else v for name, v in theirs.items()}
-        return agree.agree_all(self.point.rules, ours, theirs)
+        rows = self.fields[self.point.valid_rows] >= 0 if self.point.valid_rows else None
+        return agree.agree_all(self.point.rules, ours, theirs, rows)
 
 
 def measure(point, library, peer, timer, ceiling, rounds, launches):
@@ -254,7 +256,7 @@ def compile_some(grid, folder, indices):
     import torch
     library, _ = load_peer(grid, folder)
     everything, _ = load_points(grid)
-    quiet(library)
+    quiet()
     errors = {}
     for i in indices:
         try:
@@ -267,7 +269,7 @@ def compile_some(grid, folder, indices):
     return errors
 
 
-def quiet(library):
+def quiet():
     """The peer's compiler tells of every kernel."""
     import logging
     logging.getLogger("tilelang").setLevel(logging.ERROR)
@@ -335,7 +337,7 @@ def run(options):
         raise Missing(f"no point fits {options.filter!r}")
     if options.workers > 0:
         compile_all(options.grid, options.tile_kernels, chosen, options.workers, options.compile_timeout)
-    quiet(library)
+    quiet()
     timer = bench.Timer(options.rounds)
     ceiling = bench.Ceiling(timer, lambda calls: timer.kernel(calls)[0])
     common = {"device": torch.cuda.get_device_name(), "revision": os.environ.get("PORTILE_REVISION") or bench.revision(),

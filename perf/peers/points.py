@@ -20,6 +20,7 @@ class Point:
     call: Callable
     rules: dict  # {field: rule of agree.py}
     note: str = ""  # what the two sides do not have in common
+    valid_rows: str = ""  # a field that is negative at rows whose results are not defined
     kernels_only: bool = False  # the peer's grid leaves out the copies of this call
 
     @property
@@ -49,10 +50,10 @@ def lines(name):
     return [json.loads(line) for line in (GRIDS / f"{name}.jsonl").read_text().splitlines() if line.strip()]
 
 
-def problem(op, dims, rules, call, *, tensors=None, attributes=None, note="", **more):
+def problem(op, dims, rules, call, *, tensors=None, attributes=None, note="", valid_rows="", **more):
     """The parts of a Point that a mapping tells."""
     case = {"op": op, "name": "", "dims": dims, "tensors": tensors or {}, "attributes": attributes or {}, **more}
-    return {"case": case, "rules": rules, "call": call, "note": note}
+    return {"case": case, "rules": rules, "call": call, "note": note, "valid_rows": valid_rows}
 
 
 class Grid:
@@ -105,6 +106,12 @@ class Tensors:
         self.fields, self.roles, self.view, self.clone, self.new = fields, roles, view, clone, new
         self.made = {}
 
+    def once(self, name, make):
+        """Something made at the first call: what the peer keeps between its own calls."""
+        if name not in self.made:
+            self.made[name] = make()
+        return self.made[name]
+
     def __call__(self, name):
         """None where the problem has no such field."""
         if name not in self.made:
@@ -115,3 +122,45 @@ class Tensors:
             each = lambda v: self.view(own(v))
             self.made[name] = [each(v) for v in value] if isinstance(value, list) else each(value)
         return self.made[name]
+
+
+# --- what the mappings of both versions of the peer share -----------------------------------------------------------------
+
+FORMATS = {"bf16": "bf16", "fp32": "f32", "e4m3": "e4m3", "e2m1": "e2m1x2"}
+# An element of bf16 that rounds the other way, after sums in another order.
+ROUNDED = {"rule": "ulp", "ulp": 1}
+# Codes and scales of values that are sums in another order: an amax at the edge of a binade moves 32 or 128 codes.
+FEW = {"rule": "few", "fraction": 2e-3}
+BITS = {"rule": "bits"}
+
+
+def close(rtol, atol=0.0, fraction=0.0):
+    return {"rule": "close", "rtol": rtol, "atol": atol, "fraction": fraction}
+
+
+def alike(limit):
+    return {"rule": "calc_diff", "limit": limit}
+
+
+def flags(layout):
+    """Of the scales: row_fp32 (as computed), row_fp32_round (powers of two), col_ue8m0 (packed exponents in columns)."""
+    return {"use_tma_aligned_col_major_sf": layout == "col_ue8m0", "round_sf": layout != "row_fp32",
+            "use_packed_ue8m0": layout == "col_ue8m0"}
+
+
+def scales_in(layout):
+    """(dtype, strides) of scales that are read."""
+    return ("ue8m0x4", {"x_sf": "column"}) if layout == "col_ue8m0" else ("f32", {})
+
+
+def matrix(p):
+    return {"num_tokens": p["n"], "hidden_size": p["H"]}
+
+
+def streams(p):
+    return {"num_tokens": p["n"], "mhc_mult": p["m"], "hidden_size": p["H"]}
+
+
+def flat(tensor):
+    """The two dimensions of a mixing matrix as one."""
+    return tensor.reshape(tensor.shape[0], -1)

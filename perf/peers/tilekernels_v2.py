@@ -3,7 +3,7 @@
 Where the peer leaves part of an operation to another launch (a sum over partials), the grid's point is the peer's
 launch alone and Portile's is the whole operation: `note` says so, and the ratio is then to Portile's disadvantage."""
 
-from points import Deferred, Grid, problem
+from points import BITS, FEW, FORMATS, ROUNDED, Deferred, Grid, alike, close, flags, flat, matrix, problem, scales_in, streams
 
 NORM_EPS, PRE_EPS, SINKHORN_EPS, POST_MULT = 1e-6, 1e-6, 1e-6, 2.0
 CLAMP, GATE_EPS, BETA1, STEP_EPS, SCALING = 1e-6, 1e-6, 0.95, 1e-20, 1.5
@@ -12,33 +12,6 @@ grid = Grid("tilekernels_v2", {
     "_torch_add_": "a probe of the smallest kernel: torch, not the peer",
     "_torch_copy_bf16": "a probe of the copy's speed: torch, not the peer",
 })
-
-FORMATS = {"bf16": "bf16", "fp32": "f32", "e4m3": "e4m3", "e2m1": "e2m1x2"}
-# An element of bf16 that rounds the other way, after sums in another order.
-ROUNDED = {"rule": "ulp", "ulp": 1}
-# Codes and scales of values that are sums in another order: an amax at the edge of a binade moves 32 or 128 codes.
-FEW = {"rule": "few", "fraction": 2e-3}
-BITS = {"rule": "bits"}
-
-
-def close(rtol, atol=0.0, fraction=0.0):
-    return {"rule": "close", "rtol": rtol, "atol": atol, "fraction": fraction}
-
-
-def alike(limit):
-    return {"rule": "calc_diff", "limit": limit}
-
-
-def flags(layout):
-    """Of the scales: row_fp32 (as computed), row_fp32_round (powers of two), col_ue8m0 (packed exponents in columns)."""
-    return {"use_tma_aligned_col_major_sf": layout == "col_ue8m0", "round_sf": layout != "row_fp32",
-            "use_packed_ue8m0": layout == "col_ue8m0"}
-
-
-def scales_in(layout):
-    """(dtype, strides) of scales that are read."""
-    return ("ue8m0x4", {"x_sf": "column"}) if layout == "col_ue8m0" else ("f32", {})
-
 
 # --- norm, RoPE ---------------------------------------------------------------------------------------------------
 
@@ -174,10 +147,6 @@ def swiglu_backward_and_per_token_cast(kernel, p):
 
 
 # --- casts --------------------------------------------------------------------------------------------------------
-
-def matrix(p):
-    return {"num_tokens": p["n"], "hidden_size": p["H"]}
-
 
 @grid.map("per_token_cast")
 def per_token_cast(kernel, p):
@@ -345,10 +314,6 @@ def normalize_weight(kernel, p):
 
 # --- engram -------------------------------------------------------------------------------------------------------
 
-def streams(p):
-    return {"num_tokens": p["n"], "mhc_mult": p["m"], "hidden_size": p["H"]}
-
-
 @grid.map("engram_gate_fwd")
 def engram_gate_fwd(kernel, p):
     saved = ["dot", "gate_score", "rstd_x", "rstd_k"] if p["save"] else []
@@ -452,11 +417,6 @@ def engram_sinkhorn_momentum_update(kernel, p):
 # --- hyper-connections --------------------------------------------------------------------------------------------
 
 MIX = close(2e-5, 4e-6)
-
-
-def flat(tensor):
-    """The two dimensions of a mixing matrix as one."""
-    return tensor.reshape(tensor.shape[0], -1)
 
 
 @grid.map("mhc_pre_big_fuse_fwd")

@@ -92,9 +92,86 @@ mhc_sinkhorn_bwd(grad_output, x, grad_input, repeat, eps) ->
 """,
 }  # yapf: disable
 
+V1 = {
+    "engram": """
+fused_weight(weight_hidden, weight_embed) -> weight_fused
+engram_gate_fwd(hidden_states, k, v, weight_fused, eps, clamp_value, save_for_backward=True) -> out, dot, gate_score, rstd_x, rstd_k
+engram_gate_bwd(grad_out, hidden_states, k, v, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value) -> hidden_states_grad, k_grad, v_grad, partial
+grad_w_reduce(grad_w_partial, weight_hidden, weight_embed, grad_weight_hidden, grad_weight_embed) ->
+engram_hash(ngram_token_ids, multipliers, vocab_sizes, offsets) -> out
+""",
+    "moe": """
+aux_fi(topk_idx, num_experts, num_aux_topk) -> out
+expand_to_fused(x, token_topk_to_pos, pos_to_expert) -> out
+expand_to_fused_with_sf(x, num_per_channels, token_topk_to_pos, pos_to_expert, use_tma_aligned_col_major_sf=False) -> out, out_sf
+get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, force_no_sync=False) -> a, b, c, d, e, f, g, on_host
+group_count(group_idx, num_groups) -> out
+inplace_unique_group_indices(group_indices, num_groups) ->
+mask_indices_by_tp(indices, n, num_ep_ranks, tp_rank, num_tp_ranks) -> out
+normalize_weight(topk_weights) -> denominator, normalized
+reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format='', sf=None, out=None) -> out
+top2_sum_gate(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed, num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, mask=None, fix_routing_mask=None, to_physical_map=None, logical_count=None, unmapped_topk_idx=None) -> topk_idx, topk_weights
+topk_gate(scores, num_topk) -> topk_idx
+topk_sum_and_topk_group_idx(scores, num_topk_sum, num_topk_groups) -> topk_group_idx
+""",
+    "quant": """
+per_token_cast(x, fmt, num_per_channels, x_block_size=None, use_tma_aligned_col_major_sf=False, round_sf=False, use_packed_ue8m0=False) -> out, out_sf
+per_block_cast(x, fmt, block_size, use_tma_aligned_col_major_sf=False, round_sf=False, use_packed_ue8m0=False) -> out, out_sf
+per_block_cast_lossless(x, fmt, x_block_size, out_block_size, use_tma_aligned_col_major_sf=False, round_sf=False, use_packed_ue8m0=False) -> out, out_sf
+per_channel_cast(x, fmt, num_per_tokens, round_sf=False) -> out, out_sf
+per_channel_cast_and_transpose(x, fmt, num_per_tokens, round_sf=False) -> out, out_sf
+per_channel_cast_fused(x, fmt, num_per_tokens, round_sf=False, num_per_channels=None, pos_to_token=None) -> out, out_sf
+cast_back(x, fmt, x_block_size, x_special_fmt=None) -> out
+swiglu_forward_and_per_token_cast(x, fmt, num_per_channels, pos_to_token_topk=None, topk_weights=None, pos_to_expert=None, use_tma_aligned_col_major_sf=False, round_sf=False, use_packed_ue8m0=False, swiglu_clamp_value=None, clamped_count=None, sf_clamp_min=None) -> out, out_sf
+swiglu_forward_and_per_channel_cast_and_transpose(x, fmt, num_per_tokens, round_sf=False, without_transpose=False, swiglu_clamp_value=None) -> out, out_sf
+swiglu_backward_and_per_token_cast(x, grad_out, weight, pos_to_token_topk, token_topk_to_pos, num_per_channels, round_sf=False, swiglu_clamp_value=None) -> act_out, (codes, sf), x_grad, topk_weights_grad
+""",
+    "transpose": """
+transpose(x) -> out
+batched_transpose(x) -> out
+""",
+    "mhc.multilayer_recompute_kernel": """
+mhc_multilayer_recompute(initial_residual, pre_mix_list, layer_output_list, post_mix_list, comb_mix_list, layer_input_list, residual_list) ->
+""",
+    "mhc.post_kernel": """
+mhc_post_fwd(x, residual, post_layer_mix, comb_res_mix, out=None) -> out
+mhc_post_bwd(x, residual, post_layer_mix, comb_res_mix, d_o, fuse_grad_acc=True) -> x_grad, residual_grad, post_mix_grad, comb_mix_grad
+""",
+    "mhc.norm_fn_kernel": """
+round_to_tf32(x) -> rounded
+_mhc_pre_norm_fn_bwd_norm(mhc_mult3, n_rms_group, rms_group_size, rms_eps) -> kernel
+_mhc_pre_norm_fn_bwd_mul(mhc_mult3, n_rms_group, mhc_hidden_size) -> kernel
+""",
+    "mhc.pre_split_mixes_kernel": """
+_mhc_pre_split_mixes_fwd(mhc_mult, mhc_post_mult_value, mhc_pre_eps, token_block_size) -> kernel
+_mhc_pre_split_mixes_bwd(mhc_mult, mhc_post_mult_value, token_block_size, num_sms) -> kernel
+""",
+    "mhc.sinkhorn_kernel": """
+_mhc_sinkhorn_fwd(hidden_size, token_block_size, repeat, eps) -> kernel
+_mhc_sinkhorn_bwd(hidden_size, token_block_size, repeat, eps) -> kernel
+""",
+    "mhc.pre_apply_mix_kernel": """
+_mhc_pre_apply_mix_fwd(mhc_mult, hidden) -> kernel
+_mhc_pre_apply_mix_bwd(mhc_mult, hidden) -> kernel
+""",
+    "mhc.expand_kernel": """
+expand_to_mhc_fwd_tl(hidden, mhc_mult) -> kernel
+expand_to_mhc_bwd_tl(hidden, mhc_mult) -> kernel
+""",
+    "modeling.mhc.ops.pre_big_fuse": """
+mhc_pre_big_fuse(residual, fn, mhc_scale, mhc_base, rms_eps, mhc_pre_eps, mhc_sinkhorn_eps, mhc_post_mult_value, sinkhorn_repeat, n_splits=16) -> post_mix, comb_mix, layer_input
+""",
+    "modeling.mhc.ops.norm_fn": """
+mhc_pre_norm_fn(residual, mhc_fn, mhc_norm_weight, mhc_norm_eps, fuse_grad_acc=True, n_splits=16) -> out
+""",
+}  # yapf: disable
+
 
 class Anything:
-    """Stands for a result that only has to be passed on."""
+    """Stands for a result that only has to be passed on, or for a kernel that only has to be called."""
+
+    def __call__(self, *args):
+        return self
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -135,8 +212,13 @@ def fake_peer(table):
             return results_of(name, structure.strip(), bound.arguments)
         return name, run
     library = types.SimpleNamespace(calls=calls, config=types.SimpleNamespace(get_num_sms=lambda: 132))
-    for module, lines in table.items():
-        setattr(library, module, types.SimpleNamespace(**dict(map(function, lines.strip().splitlines()))))
+    for path, lines in table.items():
+        module = library
+        for part in path.split("."):
+            if not hasattr(module, part):
+                setattr(module, part, types.SimpleNamespace())
+            module = getattr(module, part)
+        vars(module).update(map(function, lines.strip().splitlines()))
     return library
 
 
@@ -163,9 +245,7 @@ def measured(ratio, agree=True, note="", op="quant.cast"):
     return compare.record_of(point, "peer 1", times, 1 << 24, 4.0, agree=agree, agreement="out: bits", implementation="x")
 
 
-class Mappings(unittest.TestCase):
-    GRID, TABLE, NAMES = "tilekernels-v2", V2, 196
-
+class Mappings:
     @classmethod
     def setUpClass(cls):
         cls.points, cls.left = compare.load_points(cls.GRID)
@@ -193,7 +273,7 @@ class Mappings(unittest.TestCase):
                 fields = problem.allocate(memory)
                 before = len(library.calls)
                 results = point.call(library, host_tensors(problem, fields))
-                self.assertEqual(len(library.calls), before + 1)
+                self.assertGreater(len(library.calls), before)
                 written = {name for name in problem.tensors if problem.fields[name]["role"] != "in"}
                 self.assertEqual(set(results), written)  # all that is written is compared
                 self.assertLessEqual(written, set(point.rules))
@@ -213,6 +293,10 @@ class Mappings(unittest.TestCase):
                         self.assertEqual(np.shares_memory(a, b), problem.fields[name]["role"] == "in", name)
                 self.assertIsNone(tensors("no_such_field"))
 
+
+class Version2(Mappings, unittest.TestCase):
+    GRID, TABLE, NAMES = "tilekernels-v2", V2, 196
+
     def test_kernel_only_points(self):
         self.assertEqual(sum(p.kernels_only for p in self.points), 3)
 
@@ -221,6 +305,36 @@ class Mappings(unittest.TestCase):
         self.assertEqual({p.op.partition(".")[0] for p in some}, {"norm"})
         some, _ = compare.load_points(self.GRID, "cast_back(*")
         self.assertEqual({p.kernel for p in some}, {"cast_back"})
+
+
+class Version1(Mappings, unittest.TestCase):
+    GRID, TABLE, NAMES = "tilekernels-v1", V1, 260
+
+    def test_rows_that_do_not_count(self):
+        """Where the peer leaves rows as they were, a field of the problem tells them."""
+        for point in self.points:
+            if point.valid_rows:
+                with self.subTest(point.name):
+                    problem = cases.Problem(point.case)
+                    self.assertTrue((problem.arrays[point.valid_rows] < 0).any())
+
+
+class Routing(unittest.TestCase):
+    def test_tokens_of_a_rank(self):
+        """Of every token at least one slot is here, no expert twice; as many slots as chance gives."""
+        for experts, ranks, k in ((9, 8, 2), (4, 64, 6), (32, 8, 9)):
+            case = {"op": "moe.get_fused_mapping", "name": "", "dims": {"num_tokens": 4000, "num_topk": k},
+                    "attributes": {"num_experts": experts, "alignment": 16},
+                    "routing": {"num_experts": experts, "num_ep_ranks": ranks, "alignment": 16}}
+            topk = cases.Problem(case).arrays["topk_idx"]
+            self.assertEqual(topk.shape, (4000, k))
+            self.assertTrue((topk >= 0).any(1).all())
+            self.assertLess(topk.max(), experts)
+            for row in topk[:200]:
+                live = row[row >= 0]
+                self.assertEqual(len(set(live)), len(live))
+            here = 1 - np.prod([(experts * (ranks - 1) - i) / (experts * ranks - i) for i in range(k)])
+            self.assertAlmostEqual((topk >= 0).sum() / 4000, k / ranks / here, delta=0.03)
 
 
 class Statistics(unittest.TestCase):
@@ -368,6 +482,17 @@ class Agreement(unittest.TestCase):
         for rule in ({"rule": "close", "rtol": 1e-6, "atol": 0, "fraction": 0}, {"rule": "calc_diff", "limit": 1e-12}):
             self.check(rule, a, torch.tensor([1.0000001, float("nan"), float("inf")]), True)
             self.check(rule, a, torch.tensor([1.0, 2.0, float("inf")]), False)
+
+    def test_part_of_a_tensor(self):
+        """Rows that are not defined, and bytes of a last word that no scale fills."""
+        torch = self.torch
+        a = torch.tensor([[1, 0x01020304], [2, 0x01020304], [3, 5]], dtype=torch.int32)
+        b = torch.tensor([[1, 0x0A0A0304], [2, 0x0B0B0304], [9, 9]], dtype=torch.int32)
+        rules = {"sf": {"rule": "bits", "last_word": 0xFFFF}}
+        rows = torch.tensor([True, True, False])
+        self.assertFalse(self.agree.agree_all(rules, {"sf": a}, {"sf": b})[0])
+        self.assertTrue(self.agree.agree_all(rules, {"sf": a}, {"sf": b}, rows)[0])
+        self.assertFalse(self.agree.agree_all({"sf": {"rule": "bits"}}, {"sf": a}, {"sf": b}, rows)[0])
 
     def test_layouts(self):
         """Column-major scales, other shapes of the same elements, lists."""
