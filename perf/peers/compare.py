@@ -203,7 +203,7 @@ class Side:
         import bench
         import cases
         import torch
-        self.point = point
+        self.point, self.device = point, device
         self.problem = cases.Problem(point.case, tiny)
         memory = cases.TorchMemory(device)
         self.fields = self.problem.allocate(memory)
@@ -234,10 +234,12 @@ class Side:
         return agree.agree_all(self.point.rules, ours, theirs, rows)
 
 
-def measure(point, library, peer, timer, ceiling, rounds, launches):
+def measure(side, peer, timer, ceiling, rounds, launches):
+    """The record of one point."""
     import portile
-    side = Side(point, library)
-    why = portile.explain(point.op, device="cuda:0", **side.problem.specs())
+    point = side.point
+    why = portile.explain(point.op, device=f"{side.device}:0" if side.device == "cuda" else side.device,
+                          **side.problem.specs())
     if why["error"] or not why["chosen"]:
         raise ValueError(why["error"] or "no implementation takes it")
     good, words = side.compare()
@@ -352,7 +354,7 @@ def run(options):
                 record = {"error": f"left out: over the budget of {options.budget:.0f} s"}
             else:
                 try:
-                    record = measure(point, library, peer, timer, ceiling, options.rounds, options.launches)
+                    record = measure(Side(point, library), peer, timer, ceiling, options.rounds, options.launches)
                 except Exception as e:
                     if os.environ.get("COMPARE_TRACEBACK"):
                         traceback.print_exc()

@@ -532,6 +532,15 @@ class Agreement(unittest.TestCase):
         good, text = compare.Side(point, library, device="cpu", tiny=True).compare()
         self.assertTrue(good)
         self.assertEqual(text, "out: bits")
+        side = compare.Side(point, library, device="cpu", tiny=True)
+
+        def run(call):
+            call()
+            return "portile" if call == side.ours else "peer"
+        timer = types.SimpleNamespace(launches=lambda calls: [[("kernel", 2.0 if run(c) == "portile" else 3.0)] for c in calls])
+        record = compare.measure(side, "peer 1", timer, lambda size, kind: 4.0, rounds=5, launches=2)
+        self.assertEqual((record["ratio"], record["agree"], record["rounds"]), (1.5, True, 5))
+        self.assertTrue(record["implementation"])
         factor[0] = 1.25
         good, text = compare.Side(point, library, device="cpu", tiny=True).compare()
         self.assertFalse(good)
