@@ -207,9 +207,10 @@ class Problem:
             return memory.array(np.argsort(np.random.default_rng(3).random((tokens, high)), 1)[:, :k].ravel().astype(
                 STORAGE[dtype]))
         if kind == "segment":
-            rows, experts = (_number(r, self.names) for r in rest[1:])
-            first = 0 if rest[0] == "start" else 1
-            return memory.array(((np.arange(experts) + first) * rows // experts).astype(np.int32))
+            rows, experts = (_number(r, self.names) for r in rest[1:3])
+            share = np.ones(experts) if rest[3:] != ["skewed"] else 1 / np.arange(1, experts + 1)  # as Zipf's law has it
+            bounds = np.floor(np.concatenate([[0], np.cumsum(share)]) / share.sum() * rows + 1e-6)
+            return memory.array((bounds[:-1] if rest[0] == "start" else bounds[1:]).astype(np.int32))
         if recipe == "power of two":
             return memory.powers(rng, count)
         return getattr(memory, kind)(rng, count, dtype)

@@ -3,10 +3,11 @@
 
     PYTHONPATH=build/python python3 perf/peers/compare.py --grid tilekernels-v2 --out v2.jsonl
     PYTHONPATH=build/python python3 perf/peers/compare.py --grid tilekernels-v1 --tile-kernels DIR --out v1.jsonl
+    PYTHONPATH=build/python python3 perf/peers/compare.py --grid gemm --out gemm.jsonl
 
 Needs torch with a GPU, the Python module, and the peer: tile-kernels 2.1.0 with tilelang 0.1.15 for tilekernels-v2;
-tilelang 0.1.9 and the sources of TileKernels of April 2026 (--tile-kernels DIR) for tilekernels-v1. Without them it says
-so and exits with 2.
+tilelang 0.1.9 and the sources of TileKernels of April 2026 (--tile-kernels DIR) for tilekernels-v1; torch itself, with
+its cuBLAS, for gemm. Without them it says so and exits with 2.
 
 A time is the sum of a call's kernels, fills and copies by CUPTI, L2 flushed before the call. The two sides take turns,
 the first of each round being the second of the next; a round's time is the median of its launches, a side's time the
@@ -62,6 +63,10 @@ def require(name, why):
 def load_peer(grid, folder=None):
     """(the peer's package, what to call it in the records)"""
     _, wanted = GRIDS[grid]
+    if grid == "gemm":
+        import torch
+        torch.backends.cuda.matmul.allow_tf32 = True
+        return torch, "cublas"
     if folder:
         folder = Path(folder)
         if not (folder / "tile_kernels" / "__init__.py").exists():
@@ -121,7 +126,7 @@ def alternate(timer, ours, theirs, rounds, launches, kernels_only=False):
     return {**times, "kernels": [parts["portile"], parts["peer"]]}
 
 
-def record_of(point, peer, times, size, copy_tbs=None, **more):
+def record_of(point, peer, times, size, copy_tbs=None, flop=None, **more):
     mine, mine_iqr = spread(times["portile"])
     other, other_iqr = spread(times["peer"])
     return {
@@ -131,19 +136,21 @@ def record_of(point, peer, times, size, copy_tbs=None, **more):
         "portile_iqr": mine_iqr, "peer_iqr": other_iqr, "bytes": size,
         "portile_gbs": size / mine / 1e3, "peer_gbs": size / other / 1e3, "copy_tbs": copy_tbs,
         "rounds": len(times["portile"]), "launched": times["kernels"],
-        **({"note": point.note} if point.note else {}), **more,
+        **({"portile_tflops": flop / mine / 1e6, "peer_tflops": flop / other / 1e6} if flop else {}),
+        **({"note": point.note} if point.note else {}), **point.extra, **more,
     }  # yapf: disable
 
 
-HEADER = f"{'point':<100} {'portile us':>10} {'iqr':>6} {'peer us':>9} {'iqr':>6} {'GB/s':>6} {'peer':>6} {'ratio':>6} {'copy':>5}  agree"
+HEADER = f"{'point':<100} {'portile us':>10} {'iqr':>6} {'peer us':>9} {'iqr':>6} {'rate':>6} {'peer':>6} {'ratio':>6} {'copy':>5}  agree"
 
 
 def row(record):
     if "error" in record:
         return f"{record['point']:<100} {record['error']}"
     share = f"{100 * record['share_of_copy']:.0f}%" if record["share_of_copy"] else "-"
+    rates = [record[f"{who}_tflops" if "peer_tflops" in record else f"{who}_gbs"] for who in ("portile", "peer")]
     return (f"{record['point']:<100} {record['portile_us']:10.2f} {record['portile_iqr']:6.2f} {record['peer_us']:9.2f} "
-            f"{record['peer_iqr']:6.2f} {record['portile_gbs']:6.0f} {record['peer_gbs']:6.0f} {record['ratio']:6.2f} "
+            f"{record['peer_iqr']:6.2f} {rates[0]:6.0f} {rates[1]:6.0f} {record['ratio']:6.2f} "
             f"{share:>5}  {'yes' if record['agree'] else 'NO: ' + record['agreement']}"
             + (" *" if record.get("note") else ""))
 
@@ -247,8 +254,9 @@ def measure(side, peer, timer, ceiling, rounds, launches):
     if times is None:
         raise RuntimeError("CUPTI did not report every launch")
     size = side.problem.bytes()
-    copy = ceiling(size, point.case.get("kind", "copy")) if size >= COPY_BYTES else None
-    return record_of(point, peer, times, size, copy, implementation=why["chosen"], agree=good, agreement=words)
+    flop = side.problem.flop()
+    copy = ceiling(size, point.case.get("kind", "copy")) if size >= COPY_BYTES and not flop else None
+    return record_of(point, peer, times, size, copy, flop, implementation=why["chosen"], agree=good, agreement=words)
 
 
 # --- compiling the peer's kernels ---------------------------------------------------------------------------------------
@@ -322,10 +330,6 @@ def arguments(argv):
 
 
 def run(options):
-    if options.grid == "gemm":
-        if not (HERE / "gemm.py").exists():
-            raise Missing("perf/peers/gemm.py is not in this tree")
-        return importlib.import_module("gemm").main(options)
     require("torch", "pip install torch")
     require("portile", "PYTHONPATH=build/python, and pip install apache-tvm-ffi")
     require("numpy", "pip install numpy")
@@ -337,7 +341,7 @@ def run(options):
     chosen, left = load_points(options.grid, options.filter)
     if not chosen:
         raise Missing(f"no point fits {options.filter!r}")
-    if options.workers > 0:
+    if options.workers > 0 and options.grid != "gemm":
         compile_all(options.grid, options.tile_kernels, chosen, options.workers, options.compile_timeout)
     quiet()
     timer = bench.Timer(options.rounds)
@@ -346,7 +350,7 @@ def run(options):
               "torch": torch.__version__}
     print(f"{common['device']}; {peer}; torch {torch.__version__}; Portile {common['revision']}; copy of 1 GiB + 1 GiB "
           f"{ceiling(2 << 30):.2f} TB/s; {options.rounds} rounds of {options.launches} launches")
-    print(HEADER)
+    print(HEADER + (" (rates in TFLOP/s)" if options.grid == "gemm" else " (rates in GB/s)"))
     records, begin = [], time.monotonic()
     with open(options.out, "w") as out:
         for point in chosen:

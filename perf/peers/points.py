@@ -21,6 +21,7 @@ class Point:
     rules: dict  # {field: rule of agree.py}
     note: str = ""  # what the two sides do not have in common
     valid_rows: str = ""  # a field that is negative at rows whose results are not defined
+    extra: dict = dataclasses.field(default_factory=dict)  # more for the record
     kernels_only: bool = False  # the peer's grid leaves out the copies of this call
 
     @property
@@ -50,17 +51,20 @@ def lines(name):
     return [json.loads(line) for line in (GRIDS / f"{name}.jsonl").read_text().splitlines() if line.strip()]
 
 
-def problem(op, dims, rules, call, *, tensors=None, attributes=None, note="", valid_rows="", **more):
+def problem(op, dims, rules, call, *, tensors=None, attributes=None, note="", valid_rows="", extra=None, **more):
     """The parts of a Point that a mapping tells."""
     case = {"op": op, "name": "", "dims": dims, "tensors": tensors or {}, "attributes": attributes or {}, **more}
-    return {"case": case, "rules": rules, "call": call, "note": note, "valid_rows": valid_rows}
+    return {"case": case, "rules": rules, "call": call, "note": note, "valid_rows": valid_rows,
+            "extra": extra or {}}
 
 
 class Grid:
-    """A peer's grid: the mapping of each kernel name, and the names that nothing here answers to, with the reason."""
+    """A peer's grid: the mapping of each kernel name, and the names that nothing here answers to, with the reason. Its
+    points are those of grids/NAME.jsonl, or what `points` yields."""
 
-    def __init__(self, name, unmapped):
-        self.name, self.unmapped, self.mappings = name, unmapped, {}
+    def __init__(self, name, unmapped, points=None):
+        self.unmapped, self.mappings = unmapped, {}
+        self.lines = points or (lambda: lines(name))
 
     def map(self, *kernels):
         def register(function):
@@ -77,7 +81,7 @@ class Grid:
     def load(self):
         """(points, [(name, reason)] of those not mapped)"""
         points, left = [], []
-        for line in lines(self.name):
+        for line in self.lines():
             reason = self.unmapped.get(line["kernel"])
             if reason:
                 left.append((title(line["kernel"], line["params"]), reason))

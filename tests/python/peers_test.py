@@ -214,7 +214,7 @@ def fake_peer(table):
     library = types.SimpleNamespace(calls=calls, config=types.SimpleNamespace(get_num_sms=lambda: 132))
     for path, lines in table.items():
         module = library
-        for part in path.split("."):
+        for part in filter(None, path.split(".")):
             if not hasattr(module, part):
                 setattr(module, part, types.SimpleNamespace())
             module = getattr(module, part)
@@ -317,6 +317,36 @@ class Version1(Mappings, unittest.TestCase):
                 with self.subTest(point.name):
                     problem = cases.Problem(point.case)
                     self.assertTrue((problem.arrays[point.valid_rows] < 0).any())
+
+
+GEMM = {
+    "": """
+mm(a, b, out) -> out
+_scaled_mm(a, b, scale_a, scale_b, out_dtype) -> out
+""",
+}  # yapf: disable
+
+
+class Gemm(Mappings, unittest.TestCase):
+    GRID, TABLE, NAMES = "gemm", GEMM, 152
+
+    def test_filter(self):
+        some, _ = compare.load_points(self.GRID, "dense(dtype=e4m3*")
+        self.assertEqual(len(some), 35)
+        self.assertEqual({p.extra["dtype"] for p in some}, {"e4m3"})
+
+    def test_loads(self):
+        """Skewed or not, the segments fill the rows."""
+        for point in self.points:
+            if point.kernel == "grouped":
+                case = {**point.case, "dims": {**point.case["dims"], "N": 8, "K": 8}}
+                fields = cases.Problem(case).allocate(cases.NumpyMemory())
+                start, end = fields["expert_start"], fields["expert_end"]
+                self.assertEqual((start[0], end[-1]), (0, point.params["M"]))
+                self.assertTrue((start[1:] == end[:-1]).all())
+                lengths = end - start
+                self.assertGreater(lengths.min(), 0)
+                self.assertEqual(lengths.max() > 1.5 * lengths.mean(), point.params["loads"] == "skewed")
 
 
 class Routing(unittest.TestCase):
@@ -429,11 +459,10 @@ class Missing(unittest.TestCase):
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
             compare.arguments(["--grid", "gemm", "--out", "x", "--rounds", "0"])
 
-    @unittest.skipIf((PEERS / "gemm.py").exists(), "there is a gemm grid")
-    def test_no_gemm_grid(self):
+    def test_no_gpu(self):
         status, text = self.call("--grid", "gemm")
-        self.assertEqual(status, 2)
-        self.assertIn("gemm.py", text)
+        self.assertEqual(status, 2, text)
+        self.assertIn("torch", text)
 
 
 @unittest.skipUnless(HAVE_TORCH, "torch is not installed")
