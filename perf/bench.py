@@ -46,7 +46,8 @@ class Timer:
     def __init__(self, replays):
         self.stream = torch.cuda.Stream()
         self.replays = replays
-        self.flush = torch.empty(COLD_BYTES, dtype=torch.uint8, device="cuda")
+        # Doubles, so that no fill of an operation or of a peer is taken for the flush.
+        self.flush = torch.empty(COLD_BYTES // 8, dtype=torch.float64, device="cuda")
 
     @staticmethod
     def free():
@@ -86,25 +87,32 @@ class Timer:
         q = statistics.quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
         return statistics.median(times), q[0], q[2], launches
 
-    def kernel(self, calls, launches=10):
-        """Median of the summed kernel times of a launch by CUPTI, or None where it cannot be had."""
+    def launches(self, calls):
+        """What ran on the device for each call, in order: [[(name, microseconds), ...], ...] by CUPTI, with a cold L2;
+        None where CUPTI does not tell all of it."""
         profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
         with torch.cuda.stream(self.stream):
             with profile:
-                for i in range(launches):
+                for i, call in enumerate(calls):
                     self.flush.fill_(1 + i)
-                    calls[i % len(calls)]()
+                    call()
                 self.stream.synchronize()
         events = [(e.start_ns(), e.duration_ns(), e.name()) for e in profile.profiler.kineto_results.events()
                   if "CUDA" in str(e.device_type())]
         groups = []
         for _, duration, name in sorted(events):
-            if "FillFunctor<unsigned char>" in name or "FillFunctor<uint8_t>" in name:
+            if "FillFunctor<double>" in name:
                 groups.append([])
             elif groups and "ync" not in name.partition("<")[0]:  # no "Stream Sync" spans
-                groups[-1].append(duration)
-        sums = [sum(g) / 1e3 for g in groups if g]
-        return (statistics.median(sums), len(groups[-1])) if len(sums) == launches else None
+                groups[-1].append((name, duration / 1e3))
+        return groups if len(groups) == len(calls) and all(groups) else None
+
+    def kernel(self, calls, launches=10):
+        """Median of the summed kernel times of a launch by CUPTI, or None where it cannot be had."""
+        groups = self.launches([calls[i % len(calls)] for i in range(launches)])
+        if groups is None:
+            return None
+        return statistics.median(sum(us for _, us in group) for group in groups), len(groups[-1])
 
 
 def copies_for(size, free):
@@ -130,10 +138,12 @@ def clone(fields):
 
 
 class Ceiling:
-    """Speed of a device-to-device copy (or fill) that moves this many bytes, in TB/s."""
+    """Speed of a device-to-device copy (or fill) that moves this many bytes, in TB/s, timed as `time` does: functions
+    on copies of the tensors to microseconds of one (by default per launch in a CUDA graph)."""
 
-    def __init__(self, timer):
+    def __init__(self, timer, time=None):
         self.timer, self.known = timer, {}
+        self.time = time or (lambda calls: timer.graph(calls, 5)[0])
 
     def __call__(self, size, kind="copy"):
         step = 1 << max(size.bit_length() - 3, 0)  # sizes within an eighth share one measurement
@@ -147,7 +157,7 @@ class Ceiling:
             else:
                 sources = [torch.zeros_like(t) for t in targets]
                 calls = [lambda t=t, s=s: t.copy_(s) for t, s in zip(targets, sources)]
-            self.known[size, kind] = size / self.timer.graph(calls, 5)[0] / 1e6
+            self.known[size, kind] = size / self.time(calls) / 1e6
         return self.known[size, kind]
 
 

@@ -22,6 +22,9 @@ STORAGE = {"e4m3": "uint8", "e2m1x2": "uint8", "e5m6x8": "uint8", "ue8m0x4": "in
            "f64": "float64", "f16": "float16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
            "u8": "uint8", "bool": "bool"}
 
+# A zero in every digit of four bits: no code of twelve, wherever it begins, has an exponent of infinity or NaN.
+E5M6_FINITE = 0xDD
+
 # Extents for a run that only shows that a case is legal.
 TINY = {"num_tokens": 128, "hidden_size": 256, "num_expanded_tokens": 128, "num_rows": 128, "num_cols": 128,
         "num_heads": 2, "numel": 1024, "num_partials": 4, "M": 256, "N": 128, "K": 256, "R": 256, "E": 2,
@@ -80,14 +83,17 @@ class Problem:
         self._shapes(case, tiny)
 
     def _route(self, num_experts, num_ep_ranks, alignment):
-        """Which slot of which token goes to which expert of this rank, as after a dispatch: every token has at least
-        one slot here, every other slot is here with the chance 1 / num_ep_ranks."""
+        """Which slot of which token goes to which expert of this rank, as after a dispatch: every token has drawn its
+        experts from those of all ranks, and those that drew none of this rank's are not here."""
         tokens, k = self.dims["num_tokens"], self.dims["num_topk"]
         rng = np.random.default_rng(7)
-        here = rng.random((tokens, k)) < 1 / num_ep_ranks
-        here[np.arange(tokens), rng.integers(0, k, tokens)] |= ~here.any(1)
-        order = np.argsort(rng.random((tokens, max(num_experts, k))), 1)[:, :k]
-        topk = np.where(here & (order < num_experts), order, -1).astype(np.int64)
+        others = num_experts * (num_ep_ranks - 1)
+        ways = [math.comb(num_experts, n) * math.comb(others, k - n) for n in range(k + 1)]
+        chance = np.array([0] + [w / sum(ways[1:]) for w in ways[1:]])
+        here = np.argsort(rng.random((tokens, k)), 1) < rng.choice(k + 1, tokens, p=chance / chance.sum())[:, None]
+        order = np.argsort(rng.random((tokens, num_experts)), 1)
+        nth = np.cumsum(here, 1) - 1  # each slot that is here takes the next of the token's shuffled experts
+        topk = np.where(here, np.take_along_axis(order, np.clip(nth, 0, num_experts - 1), 1), -1).astype(np.int64)
         flat = topk.ravel()
         live = np.flatnonzero(flat >= 0)
         by_expert = live[np.argsort(flat[live], kind="stable")]
@@ -120,9 +126,12 @@ class Problem:
         if not explicit:
             for name, t in portile.declared(self.op, wanted, **known, **self.attributes).items():
                 strides = None
-                if case.get("strides", {}).get(name) == "column":
+                layout = case.get("strides", {}).get(name)
+                if layout == "column":
                     rows, columns = t["shape"]
                     strides = [1, -(-rows // 4) * 4]
+                elif layout == "half of wider rows":
+                    strides = [2 * t["shape"][1], 1]
                 self.tensors[name] = [(t["dtype"], t["shape"], strides)] * lists.get(name, 1)
         for name, shapes in explicit.items():
             self.tensors[name] = [(self.fields[name]["dtypes"][0], shape, None) for shape in shapes]
@@ -190,15 +199,18 @@ class Problem:
         if kind == "integer":
             low, high = (_number(r, self.names) for r in rest)
             return memory.integers(rng, low, high, count, dtype)
+        if kind == "first":  # 1 so often, then 0
+            return memory.array((np.arange(count) < _number(rest[0], self.names)).astype(STORAGE[dtype]))
         if kind == "distinct":
             high = _number(rest[0], self.names)
             tokens, k = shape
             return memory.array(np.argsort(np.random.default_rng(3).random((tokens, high)), 1)[:, :k].ravel().astype(
                 STORAGE[dtype]))
         if kind == "segment":
-            rows, experts = (_number(r, self.names) for r in rest[1:])
-            first = 0 if rest[0] == "start" else 1
-            return memory.array(((np.arange(experts) + first) * rows // experts).astype(np.int32))
+            rows, experts = (_number(r, self.names) for r in rest[1:3])
+            share = np.ones(experts) if rest[3:] != ["skewed"] else 1 / np.arange(1, experts + 1)  # as Zipf's law has it
+            bounds = np.floor(np.concatenate([[0], np.cumsum(share)]) / share.sum() * rows + 1e-6)
+            return memory.array((bounds[:-1] if rest[0] == "start" else bounds[1:]).astype(np.int32))
         if recipe == "power of two":
             return memory.powers(rng, count)
         return getattr(memory, kind)(rng, count, dtype)
@@ -256,7 +268,8 @@ class NumpyMemory:
             return rng.integers(124, 131, 4 * count).astype(np.uint8).view(np.int32)
         if dtype == "e4m3":  # no NaN
             return (rng.integers(0, 127, count) + 128 * rng.integers(0, 2, count)).astype(np.uint8)
-        return rng.integers(0, 256, count).astype(np.uint8)
+        codes = rng.integers(0, 256, count).astype(np.uint8)
+        return codes & np.uint8(E5M6_FINITE) if dtype == "e5m6x8" else codes
 
     def view(self, flat, shape, strides):
         if strides is None or not flat.size:
@@ -307,7 +320,7 @@ class TorchMemory:
             return bytes_of(124, 131, 4 * count).view(self.torch.int32)
         if dtype == "e4m3":  # no NaN
             return bytes_of(0, 127, count) + bytes_of(0, 2, count) * 128
-        return bytes_of(0, 256, count)
+        return bytes_of(0, 256, count) & (E5M6_FINITE if dtype == "e5m6x8" else 0xFF)
 
     def view(self, flat, shape, strides):
         return flat.view(shape) if strides is None or not flat.numel() else flat.as_strided(shape, strides)
