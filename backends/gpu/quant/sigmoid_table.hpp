@@ -4,8 +4,8 @@
 
 namespace portile::gpu {
 
-/// Both functions in shared memory, at the highest 12 bits of their argument: its sign, exponent, and the three
-/// bits that the mantissa of a code has.
+/// Both functions in shared memory, at the highest 12 bits of their argument: its sign, exponent, and the
+/// three bits that the mantissa of a code has.
 class sigmoid_table {
  public:
   static constexpr int entries = 4096;
@@ -16,8 +16,8 @@ class sigmoid_table {
   /// True when the table has all codes times this scale.
   static PORTILE_DEVICE bool takes(float sf) {
     const std::uint32_t bits = numeric::float_bits(sf);
-    return (bits & 0x7FFFFFu) == 0 && bits - numeric::float_bits(least_sf) <= numeric::float_bits(largest_sf) -
-                                                                                  numeric::float_bits(least_sf);
+    return (bits & 0x7FFFFFu) == 0 && bits - numeric::float_bits(least_sf) <=
+                                          numeric::float_bits(largest_sf) - numeric::float_bits(least_sf);
   }
   /// Sets the entries that such products have; no barrier.
   template <class Block>
@@ -29,8 +29,8 @@ class sigmoid_table {
       const int n = i / 2;
       const int at = n == 0 ? 0 : n <= last - first + 1 ? first + n - 1 : nans + n - (last - first + 2);
       const int place = at + i % 2 * (entries / 2);
-      const float l = numeric::bits_float(static_cast<std::uint32_t>(place) << shift |
-                                          (at == nans ? 1u : 0u));
+      const float l =
+          numeric::bits_float(static_cast<std::uint32_t>(place) << shift | (at == nans ? 1u : 0u));
       const float t = one_plus_exp_minus(l);
       sigmoid_[place] = 1.0f / t;
       silu_[place] = l / t;

@@ -146,8 +146,8 @@ PORTILE_DEVICE bool skips_padding(const Block& block, const P& p, std::int64_t r
   if (padding) General::clear(block, p, row);
   return padding;
 }
-/// The gradient of a row's weight out of the threads' sums. `sums`: shared memory for a number a wave, not that
-/// of the call before.
+/// The gradient of a row's weight out of the threads' sums. `sums`: shared memory for a number a wave, not
+/// that of the call before.
 template <class Block, class P>
 PORTILE_DEVICE void store_weight_grad(const Block& block, const P& p, std::int64_t row, float sum,
                                       float* sums) {
