@@ -6,58 +6,72 @@ namespace portile::gpu {
 namespace {
 
 /// Packed exponents of one weight in one direction. In memory order [group, word, line]; a line is a row of
-/// the weight (out_sf0) or a column (out_sf1).
+/// the weight (out_sf0) or a column (out_sf1), and the lines of a block have the same words.
 struct packed_sf {
   const float* x_sf;
   numeric::ue8m0x4* out;
-  std::int64_t first;                      ///< unit where it begins: four lines of one word
-  std::int32_t lines, along;               ///< along: scales of a line
+  std::int64_t first, words;               ///< different words, counted over the whole list
+  std::int32_t along;                      ///< scales of a line
   std::int32_t line_stride, along_stride;  ///< of the scales
+  divider blocks, width;                   ///< blocks of lines, words of a line
 };
 
-/// All weights of a list in one launch. Four lines share a scale, so a thread makes one word and stores it
-/// four times.
+/// All weights of a list in one launch. A lane makes one word; then the wave stores each lane's word as often
+/// as it is there, 16 bytes a lane without gaps.
 struct transpose_sf {
-  static constexpr int threads = 256, most = 72;
+  static constexpr int threads = 64, most = 36;
+  static constexpr std::int64_t wave_words = 64;  ///< parts begin at multiples: waves do not span them
   struct params {
     packed_sf part[most];
-    std::int64_t units;
+    std::int64_t words;
     std::uint64_t* trap;
     int parts, block_shift;
   };
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    for (std::int64_t u = block.index() * threads + block.thread(); u < p.units;
-         u += block.grid() * threads) {
+    const int quad_shift = p.block_shift - 2;
+    for (std::int64_t base = block.index() * threads; base < p.words; base += block.grid() * threads) {
+      const std::int64_t at = base + block.thread();
       int i = 0;
-      while (i + 1 < p.parts && p.part[i + 1].first <= u) ++i;
+      while (i + 1 < p.parts && p.part[i + 1].first <= at) ++i;
       const packed_sf& part = p.part[i];
-      const std::int64_t unit = u - part.first;
-      const std::int64_t quads = part.lines / 4, width = (part.along + 3) / 4;
-      const std::int64_t gw = unit / quads, line = (unit - gw * quads) * 4;
-      const std::int64_t group = gw / width, word = gw - group * width;
-      const std::int64_t at =
-          group * (part.lines >> p.block_shift) * part.along + (line >> p.block_shift) * part.line_stride;
-      float sf[4];
-      PORTILE_UNROLL
-      for (int j = 0; j < 4; ++j)
-        sf[j] = 4 * word + j < part.along ? part.x_sf[at + (4 * word + j) * part.along_stride] : 0.0f;
-      std::uint32_t bits = 0;
-      PORTILE_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        bits |= std::uint32_t{numeric::exponent_field(sf[j])} << (8 * j);
-        if (!numeric::is_power_of_two_scale(sf[j]))
-          raise_trap(p.trap, 0, at + (4 * word + j) * part.along_stride);
-      }
-      numeric::ue8m0x4* to = part.out + gw * part.lines + line;
-      if (reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
-        store16(to, {{bits, bits, bits, bits}});
-      } else {
-        PORTILE_UNROLL
-        for (int j = 0; j < 4; ++j) to[j] = {bits};
+      const std::int64_t word = at - part.first, left = part.words - (word - block.lane());
+      const std::uint32_t bits = word < part.words ? make(part, word, p.trap) : 0u;
+      numeric::ue8m0x4* const out = part.out + ((word - block.lane()) << p.block_shift);
+      const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 16 == 0;
+      PORTILE_NO_UNROLL
+      for (int k = 0; k < 1 << quad_shift; ++k) {
+        const int quad = k * Block::wave_size + block.lane(), source = quad >> quad_shift;
+        const std::uint32_t w = block.shuffle(bits, source);
+        if (source >= left) continue;
+        if (aligned) {
+          store16(out + 4 * quad, {{w, w, w, w}});
+        } else {
+          PORTILE_UNROLL
+          for (int j = 0; j < 4; ++j) out[4 * quad + j] = {w};
+        }
       }
     }
+  }
+
+ private:
+  static PORTILE_DEVICE std::uint32_t make(const packed_sf& part, std::int64_t index, std::uint64_t* trap) {
+    const std::int64_t gw = part.blocks.quotient(index), line = index - gw * part.blocks.value();
+    const std::int64_t group = part.width.quotient(gw), word = gw - group * part.width.value();
+    const std::int64_t at = group * part.blocks.value() * part.along + line * part.line_stride;
+    float sf[4];
+    PORTILE_UNROLL
+    for (int j = 0; j < 4; ++j)
+      sf[j] = 4 * word + j < part.along ? part.x_sf[at + (4 * word + j) * part.along_stride] : 0.0f;
+    std::uint32_t bits = 0;
+    PORTILE_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      bits |= std::uint32_t{numeric::exponent_field(sf[j])} << (8 * j);
+      if (!numeric::is_power_of_two_scale(sf[j]))
+        raise_trap(trap, 0, at + (4 * word + j) * part.along_stride);
+    }
+    return bits;
   }
 };
 
@@ -73,8 +87,8 @@ struct batched_transpose_weight_sf_simt {
       if (n > limit || m > limit)
         throw error(status_code::unsupported,
                     "quant.batched_transpose_weight_sf: more than 2^22 scales a side");
-      append(c, k, t, p.out_sf0[i], n * p.block_size, m, m, 1);
-      append(c, k, t, p.out_sf1[i], m * p.block_size, n, 1, m);
+      append(c, k, t, p.out_sf0[i], n, m, m, 1);
+      append(c, k, t, p.out_sf1[i], m, n, 1, m);
     }
     start(c, k);
   }
@@ -82,22 +96,27 @@ struct batched_transpose_weight_sf_simt {
  private:
   static constexpr std::int64_t limit = std::int64_t{1} << 22;
   static void append(const context& c, transpose_sf::params& k, const tensor& x_sf, const tensor& out,
-                     std::int64_t lines, std::int64_t along, std::int64_t line_stride,
+                     std::int64_t blocks, std::int64_t along, std::int64_t line_stride,
                      std::int64_t along_stride) {
     if (k.parts == transpose_sf::most) start(c, k);
+    const std::int64_t width = numeric::ceil_div(along, 4);
+    const std::int64_t words = (x_sf.rank == 3 ? x_sf.extent(0) : 1) * width * blocks;
     k.part[k.parts++] = {static_cast<const float*>(x_sf.data),
                          static_cast<numeric::ue8m0x4*>(out.data),
-                         k.units,
-                         static_cast<std::int32_t>(lines),
+                         k.words,
+                         words,
                          static_cast<std::int32_t>(along),
                          static_cast<std::int32_t>(line_stride),
-                         static_cast<std::int32_t>(along_stride)};
-    k.units += (x_sf.rank == 3 ? x_sf.extent(0) : 1) * numeric::ceil_div(along, 4) * (lines / 4);
+                         static_cast<std::int32_t>(along_stride),
+                         divider(blocks, words),
+                         divider(width, words)};
+    k.words += numeric::ceil_div(words, transpose_sf::wave_words) * transpose_sf::wave_words;
   }
   static void start(const context& c, transpose_sf::params& k) {
-    gpu::launch<transpose_sf>(c, numeric::ceil_div(k.units, transpose_sf::threads), 0, k);
+    static_assert(sizeof k <= 4000);
+    gpu::launch<transpose_sf>(c, numeric::ceil_div(k.words, transpose_sf::threads), 0, k);
     k.parts = 0;
-    k.units = 0;
+    k.words = 0;
   }
 };
 

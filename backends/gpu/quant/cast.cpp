@@ -5,13 +5,11 @@
 namespace portile::gpu {
 namespace {
 
-/// As many elements a thread as make one store of 16 bytes.
+/// As many elements a thread as make one store of 16 bytes: a wave's stores leave no gaps.
 template <class In, class Out>
 struct convert {
   static constexpr int threads = 256;
-  static constexpr int values = std::is_same_v<Out, numeric::e4m3>                                 ? 16
-                                : std::is_same_v<Out, float> && !std::is_same_v<In, numeric::bf16> ? 4
-                                                                                                   : 8;
+  static constexpr int values = 16 / static_cast<int>(sizeof(Out));
   struct params {
     const In* x;
     Out* out;
@@ -26,7 +24,10 @@ struct convert {
          first += step) {
       if (first + values <= p.count && !p.stochastic) {
         float v[values];
-        load_chunk<values>(p.x, first, p.aligned, v);
+        if constexpr (std::is_same_v<In, numeric::bf16> && values == 4)
+          load_four(p, first, v);
+        else
+          load_chunk<values>(p.x, first, p.aligned, v);
         store_chunk<values>(p.out, first, p.aligned, v);
       } else {
         const std::int64_t end = first + values < p.count ? first + values : p.count;
@@ -39,6 +40,16 @@ struct convert {
   }
 
  private:
+  static PORTILE_DEVICE void load_four(const params& p, std::int64_t first, float (&v)[values]) {
+    if (p.aligned) {
+      const words2 w = load8(p.x + first);
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) v[i] = i % 2 == 0 ? bf16_low(w.w[i / 2]) : bf16_high(w.w[i / 2]);
+    } else {
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) v[i] = load_value(p.x, first + i);
+    }
+  }
   static PORTILE_DEVICE void store_one(Out* to, float v) {
     if constexpr (std::is_same_v<Out, numeric::e4m3>)
       *to = numeric::to_e4m3(v);

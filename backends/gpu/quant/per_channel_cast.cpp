@@ -4,7 +4,7 @@
 #include <portile/kernels/quant/swiglu_forward_and_per_channel_cast_and_transpose.hpp>
 
 #include "backends/gpu/quant/run.hpp"
-#include "backends/gpu/quant/swiglu.hpp"
+#include "backends/gpu/quant/swiglu_estimates.hpp"
 #include "backends/gpu/quant/tile.hpp"
 #include "backends/gpu/rows.hpp"
 
@@ -134,31 +134,60 @@ struct swiglu_source {
   const In* x;
   std::int64_t stride, hidden;
   swiglu_clamp clamp;
+  swiglu_limits limits;
 
   PORTILE_DEVICE void load(std::int64_t row, std::int64_t col, piece (&x_rows)[share::rows]) const {
-    // As many rows at once as the registers hold.
-    constexpr int at_once = sizeof(In) == 2 ? 2 : 1;
-    PORTILE_UNROLL
-    for (int first = 0; first < share::rows; first += at_once) {
-      raw8<In> left[at_once], right[at_once];
+    if constexpr (std::is_same_v<In, numeric::bf16>) {
+      estimate(row, col, x_rows);
+    } else {
       PORTILE_UNROLL
-      for (int r = 0; r < at_once; ++r) {
-        const In* p = x + (row + first + r) * stride + col;
-        left[r] = raw8<In>::template load<true>(p);
-        right[r] = raw8<In>::template load<true>(p + hidden);
-      }
-      PORTILE_UNROLL
-      for (int r = 0; r < at_once; ++r) {
+      for (int r = 0; r < share::rows; ++r) {
+        const In* p = x + (row + r) * stride + col;
+        const auto left = raw8<In>::template load<true>(p), right = raw8<In>::template load<true>(p + hidden);
         PORTILE_UNROLL
         for (int k = 0; k < 4; ++k)
-          x_rows[first + r].v[0].w[k] = to_bf16x2(clamp.activation(left[r][2 * k], right[r][2 * k]),
-                                                  clamp.activation(left[r][2 * k + 1], right[r][2 * k + 1]));
+          x_rows[r].v[0].w[k] = to_bf16x2(clamp.activation(left[2 * k], right[2 * k]),
+                                          clamp.activation(left[2 * k + 1], right[2 * k + 1]));
       }
     }
   }
   PORTILE_DEVICE float value(std::int64_t row, std::int64_t col) const {
     const In* p = x + row * stride;
-    return bf16_low(to_bf16x2(clamp.activation(load_value(p, col), load_value(p, hidden + col)), 0.0f));
+    return bf16_low(
+        to_bf16x2(exact_activation(clamp, load_value(p, col), load_value(p, hidden + col)), 0.0f));
+  }
+
+ private:
+  PORTILE_DEVICE void estimate(std::int64_t row, std::int64_t col, piece (&x_rows)[share::rows]) const {
+    const In* p = x + row * stride + col;
+    words4 left[share::rows], right[share::rows];
+    PORTILE_UNROLL
+    for (int r = 0; r < share::rows; ++r) {
+      left[r] = load16(p + r * stride);
+      right[r] = load16(p + r * stride + hidden);
+    }
+    std::uint32_t unsure = 0;
+    PORTILE_UNROLL
+    for (int r = 0; r < share::rows; ++r) {
+      const swiglu_eight e(left[r].w, right[r].w, 1.0f, limits);
+      PORTILE_UNROLL
+      for (int k = 0; k < 4; ++k) x_rows[r].v[0].w[k] = e.out[k];
+      unsure |= e.unsure << (share::cols * r);
+    }
+    // One value in a thousand or so: from memory again.
+    PORTILE_NO_UNROLL
+    while (unsure != 0) {
+      const int i = first_lane(unsure);
+      unsure &= unsure - 1;
+      // Its high half is the bf16.
+      const std::uint32_t bits = numeric::float_bits(value(row + i / share::cols, col + i % share::cols));
+      PORTILE_UNROLL
+      for (int w = 0; w < share::rows * share::cols / 2; ++w) {
+        std::uint32_t& pair = x_rows[2 * w / share::cols].v[0].w[w % (share::cols / 2)];
+        if (i / 2 == w)
+          pair = i % 2 == 0 ? byte_permute(pair, bits, 0x3276u) : byte_permute(pair, bits, 0x7610u);
+      }
+    }
   }
 };
 
@@ -425,7 +454,8 @@ struct swiglu_forward_and_per_channel_cast_and_transpose_simt {
       using in_type = decltype(in);
       const std::int64_t hidden = p.out_sf.extent(1);
       const swiglu_source<in_type> s{static_cast<const in_type*>(p.x.data), p.x.stride(0), hidden,
-                                     swiglu_clamp(p.clamp_value)};
+                                     swiglu_clamp(p.clamp_value),
+                                     swiglu_limits(swiglu_to_bf16, swiglu_clamp(p.clamp_value))};
       const bool aligned = rows_aligned(p.x, 16) && hidden * sizeof(in_type) % 16 == 0;
       launch_cast(c, p, s, aligned, p.x.extent(0), hidden, !p.without_transpose);
     });

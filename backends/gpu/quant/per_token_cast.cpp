@@ -3,6 +3,7 @@
 #include <portile/kernels/quant/per_token_cast_with_precomputed_sf.hpp>
 #include <portile/kernels/quant/per_token_cast_with_sf_only.hpp>
 
+#include "backends/gpu/quant/near_rows.hpp"
 #include "backends/gpu/quant/run.hpp"
 #include "backends/gpu/reduce.hpp"
 
@@ -32,30 +33,37 @@ template <class In, class Code>
 struct aligned_cast {
   static constexpr int threads = 512, values = 16, min_blocks = 3;
   struct params : cast_params<In, Code> {
+    byte_rows x_rows, out_rows;
+    scale_table x_scales, scales;     ///< where they are plain ones
     narrow_divider row_chunks;        ///< chunks of 16 values in a row, the last group's missing ones counted
     narrow_divider in_rows, in_cols;  ///< of a block of x_sf
-    std::int64_t chunks;              ///< in all
+    std::uint32_t chunks, columns;    ///< in all; of x
     int lanes;                        ///< of a group, a power of two
     int group_shift;                  ///< log2 of the group
+    bool plain_x_sf, plain_sf;        ///< fp32, or packed along the columns
   };
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
-    for (std::int64_t base = block.index() * threads; base < p.chunks; base += block.grid() * threads) {
-      const auto chunk = static_cast<std::uint32_t>(base) + static_cast<std::uint32_t>(block.thread());
+    const auto step = static_cast<std::uint32_t>(block.grid()) * threads;
+    for (std::uint32_t base = static_cast<std::uint32_t>(block.index()) * threads; base < p.chunks;
+         base += step) {
+      const std::uint32_t chunk = base + static_cast<std::uint32_t>(block.thread());
       const std::uint32_t t = p.row_chunks.quotient(chunk);
       const std::uint32_t first = (chunk - t * p.row_chunks.value()) * values;
-      const bool live = chunk < p.chunks && first < p.hidden;
+      const bool live = chunk < p.chunks && first < p.columns;
 
       run16<In> v;
       float x_sf = 1.0f;
       if (live) {
-        v.load(p.x + t * p.x_stride + code_offset<In>(first));
-        if constexpr (sizeof(In) == 1) x_sf = p.x_sf(p.in_rows.quotient(t), p.in_cols.quotient(first));
+        v.load(p.x_rows.template row<const In>(t) + offset<In>(first));
+        if constexpr (sizeof(In) == 1) x_sf = scale_of_x(p, p.in_rows.quotient(t), p.in_cols.quotient(first));
       }
       float amax = v.amax();
       if constexpr (sizeof(In) == 1) amax = amax_step(0.0f, amax * x_sf);
-      for (int m = 1; m < p.lanes; m *= 2) amax = larger{}(amax, block.shuffle_xor(amax, m));
+      if (p.lanes > 1) amax = max_number(amax, block.shuffle_xor(amax, 1));
+      if (p.lanes > 2) amax = max_number(amax, block.shuffle_xor(amax, 2));
+      if (p.lanes > 4) amax = max_number(amax, block.shuffle_xor(amax, 4));
       if (!live) continue;
       const std::uint32_t column = first >> p.group_shift;
       numeric::scale s{};
@@ -65,14 +73,27 @@ struct aligned_cast {
         s = make_scale(amax, p.clamp, p.max_q(), p.flags);
       }
       if (p.encodes) {
-        Code* out = p.out + t * p.out_stride + code_offset<Code>(first);
+        Code* out = p.out_rows.template row<Code>(t) + offset<Code>(first);
         if constexpr (sizeof(In) == 1)
           v.encode(out, x_sf * s.sf_inv, false);
         else
           v.encode(out, s.sf_inv, p.flags.round && !p.given());
       }
-      if (!p.given() && column << p.group_shift == first) p.out_sf(t, column, s);
+      if (column << p.group_shift != first || p.given()) continue;
+      if (p.plain_sf)
+        p.scales.store(t, column, s);
+      else
+        p.out_sf(t, column, s);
     }
+  }
+
+ private:
+  template <class T>
+  static PORTILE_DEVICE std::uint32_t offset(std::uint32_t col) {
+    return std::is_same_v<T, numeric::e2m1x2> ? col / 2 : col;
+  }
+  static PORTILE_DEVICE float scale_of_x(const params& p, std::uint32_t i, std::uint32_t j) {
+    return p.plain_x_sf ? p.x_scales.scale(p.x_scales.load(i, j), j) : p.x_sf(i, j);
   }
 };
 
@@ -104,7 +125,7 @@ struct row_cast {
         more.load(row + j);
         amax = larger{}(amax, more.amax());
       }
-      amax = reduce_block(block, amax, larger{}, scratch);
+      amax = block_max(block, amax, scratch);
       const numeric::scale s = make_scale(amax, p.clamp, p.max_q(), p.flags);
       if (block.thread() == 0) p.out_sf(t, 0, s);
       PORTILE_NO_UNROLL
@@ -116,7 +137,7 @@ struct row_cast {
         }
         Code* out = p.out + t * p.out_stride;
         if constexpr (e5m6)
-          store_e5m6(block, v, s.sf_inv, out, j - block.lane() * values, p.hidden);
+          store_e5m6(block, v, s.sf_inv, p.flags.round, out, j - block.lane() * values, p.hidden);
         else if (j < p.hidden)
           v.encode(out + code_offset<Code>(j), s.sf_inv, p.flags.round);
       }
@@ -124,18 +145,32 @@ struct row_cast {
     }
   }
 
+  /// Numbers without a sign are in the order of their bits.
+  template <class Block>
+  static PORTILE_DEVICE float block_max(const Block& block, float amax, float* scratch) {
+    const float of_wave = numeric::bits_float(block.wave_max(numeric::float_bits(amax)));
+    if (block.lane() == 0) scratch[block.wave()] = of_wave;
+    block.barrier();
+    const float one = block.lane() < Block::num_waves ? scratch[block.lane()] : 0.0f;
+    return numeric::bits_float(block.wave_max(numeric::float_bits(one)));
+  }
   /// The values of a wave from column `start` on: 24 bytes a lane, put together so that a store of 16 bytes a
   /// lane leaves no gaps.
   template <class Block>
-  static PORTILE_DEVICE void store_e5m6(const Block& block, const run16<In>& x, float factor, Code* out,
-                                        std::int64_t start, std::int64_t hidden) {
+  static PORTILE_DEVICE void store_e5m6(const Block& block, const run16<In>& x, float factor,
+                                        bool power_of_two, Code* out, std::int64_t start,
+                                        std::int64_t hidden) {
     constexpr int lane_bytes = 24;
     auto* staged =
         block.template shared<unsigned char>(scratch_bytes) + block.wave() * (Block::wave_size * lane_bytes);
-    float v[values];
-    x.scale(factor, v);
-    std::uint32_t words[6];
-    to_e5m6x16(v, x.has_nan, words);
+    std::uint32_t pairs[8], words[6];
+    bool done = false;
+    if constexpr (std::is_same_v<In, numeric::bf16>) done = to_e5m6x16(x.q, factor, power_of_two, pairs);
+    if (!done) {
+      PORTILE_UNROLL
+      for (int i = 0; i < values / 2; ++i) pairs[i] = x.e5m6_pair(i, factor);
+    }
+    pack_e5m6x16(pairs, words);
     PORTILE_UNROLL
     for (int k = 0; k < 3; ++k)
       store8(staged + block.lane() * lane_bytes + 8 * k, {{words[2 * k], words[2 * k + 1]}});
@@ -287,15 +322,27 @@ void launch_typed(const context& c, const token_cast& p) {
         common.group <= 128 && 128 % common.group == 0 && common.group % fast::values == 0;
     const int lanes = static_cast<int>(common.group / fast::values);
     const std::int64_t in_row = groups * lanes, chunks = common.rows * in_row;
-    if (aligned && one_scale_each && small_group && !p.stochastic &&
+    if (aligned && one_scale_each && small_group && !p.stochastic && byte_rows::fit(p.x, p.out) &&
         chunks + fast::threads < narrow_divider::limit && in_row * fast::values < narrow_divider::limit) {
       const auto block_side = [](std::int64_t side, std::int64_t extent) {
         return narrow_divider(std::clamp<std::int64_t>(side, 1, extent));
       };
-      return gpu::launch<fast>(
-          c, numeric::ceil_div(chunks, fast::threads), 0,
-          {common, narrow_divider(in_row), block_side(p.x_block_rows, common.rows),
-           block_side(p.x_block_cols, common.hidden), chunks, lanes, shift_of(common.group)});
+      typename fast::params k{};
+      static_cast<cast_params<In, Code>&>(k) = common;
+      k.x_rows = byte_rows(p.x);
+      k.out_rows = byte_rows(p.out);
+      k.row_chunks = narrow_divider(in_row);
+      k.in_rows = block_side(p.x_block_rows, common.rows);
+      k.in_cols = block_side(p.x_block_cols, common.hidden);
+      k.chunks = static_cast<std::uint32_t>(chunks);
+      k.columns = static_cast<std::uint32_t>(common.hidden);
+      k.lanes = lanes;
+      k.group_shift = shift_of(common.group);
+      k.plain_x_sf = p.x_sf && !common.x_sf.along_rows && scale_table::fits(p.x_sf);
+      if (k.plain_x_sf) k.x_scales = scale_table(p.x_sf, 0);
+      k.plain_sf = scale_table::fits(p.out_sf);
+      if (k.plain_sf) k.scales = scale_table(p.out_sf, groups);
+      return gpu::launch<fast>(c, numeric::ceil_div(chunks, fast::threads), 0, k);
     }
   }
   if constexpr (sizeof(In) > 1) {

@@ -2,6 +2,7 @@
 // Sixteen consecutive values of an aligned row as they lie in memory, and their codes. Nothing is converted
 // before all loads are under way, and few instructions are spent on a value.
 #include "backends/gpu/quant/chunk.hpp"
+#include "backends/gpu/quant/f16_codes.hpp"
 
 namespace portile::gpu {
 
@@ -110,26 +111,8 @@ class e2m1_to_bf16 {
   std::uint32_t lower_[2], upper_[2];
 };
 
-/// Sixteen values as e5m6: six words. In pairs, but for values among which there is a NaN.
-PORTILE_DEVICE void to_e5m6x16(const float (&v)[16], bool has_nan, std::uint32_t (&words)[6]) {
-  std::uint32_t pairs[8];
-  if (has_nan) {
-    PORTILE_UNROLL
-    for (int i = 0; i < 8; ++i)
-      pairs[i] = std::uint32_t{numeric::to_e5m6(v[2 * i])} | std::uint32_t{numeric::to_e5m6(v[2 * i + 1])}
-                                                                 << 16;
-  } else {
-    PORTILE_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      // numeric::to_e5m6, its condition for rounding up as a carry into bit 17.
-      const std::uint32_t q = to_f16x2_toward_zero(v[2 * i], v[2 * i + 1]) >> 4 & 0x0FFF0FFFu;
-      const std::uint32_t up = (numeric::float_bits(v[2 * i]) & 0x1FFFFu) + (q & 1u) + 0xFFFFu;
-      const std::uint32_t up_second =
-          (numeric::float_bits(v[2 * i + 1]) & 0x1FFFFu) + (q >> 16 & 1u) + 0xFFFFu;
-      const std::uint32_t magnitude = (q & 0x07FF07FFu) + (up >> 17) + (up_second >> 1 & 0x10000u);
-      pairs[i] = min_u16x2(magnitude, numeric::detail::e5m6_largest * 0x10001u) | (q & 0x08000800u);
-    }
-  }
+/// Eight pairs of e5m6 codes, each in the low bits of its half of a word, as six words.
+PORTILE_DEVICE void pack_e5m6x16(const std::uint32_t (&pairs)[8], std::uint32_t (&words)[6]) {
   PORTILE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const std::uint32_t* c = pairs + 4 * h;
@@ -137,6 +120,41 @@ PORTILE_DEVICE void to_e5m6x16(const float (&v)[16], bool has_nan, std::uint32_t
     words[3 * h + 1] = c[1] << 28 | (c[1] & 0x0FFF0000u) | (c[2] << 4 & 0xFFF0u) | c[2] >> 24;
     words[3 * h + 2] = (c[2] >> 16) << 24 | (c[3] << 12 & 0xFFF000u) | c[3] >> 16;
   }
+}
+
+/// Two values as e5m6 codes in the halves of a word.
+PORTILE_DEVICE std::uint32_t to_e5m6x2(float first, float second, bool has_nan) {
+  if (has_nan) return std::uint32_t{numeric::to_e5m6(first)} | std::uint32_t{numeric::to_e5m6(second)} << 16;
+  // numeric::to_e5m6, its condition for rounding up as a carry into bit 17.
+  const std::uint32_t q = to_f16x2_toward_zero(first, second) >> 4 & 0x0FFF0FFFu;
+  const std::uint32_t up = (numeric::float_bits(first) & 0x1FFFFu) + (q & 1u) + 0xFFFFu;
+  const std::uint32_t up_second = (numeric::float_bits(second) & 0x1FFFFu) + (q >> 16 & 1u) + 0xFFFFu;
+  const std::uint32_t magnitude = (q & 0x07FF07FFu) + (up >> 17) + (up_second >> 1 & 0x10000u);
+  return min_u16x2(magnitude, numeric::detail::e5m6_largest * 0x10001u) | (q & 0x08000800u);
+}
+/// The same for bf16 times a factor, if that is done by rounding fp16, half up or, for a power of two, half
+/// to even. Else false: where a product may be below the normal numbers, too large, or in the middle between
+/// two codes.
+PORTILE_DEVICE bool to_e5m6x16(const words4 (&x)[2], float factor, bool power_of_two,
+                               std::uint32_t (&pairs)[8]) {
+  std::uint32_t least = ~0u, most = 0, middle = ~0u;
+  const std::uint32_t half = power_of_two ? 0x00070007u : 0x00080008u;
+  const std::uint32_t even = power_of_two ? 0x00010001u : 0u;
+  PORTILE_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    const std::uint32_t pair = x[i / 4].w[i % 4], magnitude = pair & 0x7FFF7FFFu;
+    least = min_u16x2(least, magnitude);
+    most = max_u16x2(most, magnitude);
+    const float a = bf16_low(pair) * factor, b = bf16_high(pair) * factor;
+    middle = min_u16x2(middle, byte_permute(numeric::float_bits(a), numeric::float_bits(b), 0x5410u));
+    const std::uint32_t h = to_f16x2_toward_zero(a, b);
+    pairs[i] = (h + half + (h >> 4 & even)) >> 4 & 0x0FFF0FFFu;
+  }
+  const auto halves = [](std::uint32_t w) { return words2{{w & 0xFFFFu, w >> 16}}; };
+  const words2 l = halves(least), m = halves(most), z = halves(middle);
+  const float smallest = numeric::bits_float((l.w[0] < l.w[1] ? l.w[0] : l.w[1]) << 16) * factor;
+  const float largest = numeric::bits_float((m.w[0] > m.w[1] ? m.w[0] : m.w[1]) << 16) * factor;
+  return smallest >= 0x1p-14f && largest <= 65100.0f && (power_of_two || (z.w[0] != 0 && z.w[1] != 0));
 }
 
 /// Scales of a given tensor, fp32 or exponents packed along the columns, in two steps: first all words that a
@@ -205,6 +223,9 @@ struct run16<float> {
     PORTILE_UNROLL
     for (int i = 0; i < 16; ++i) v[i] = value(i) * factor;
   }
+  PORTILE_DEVICE std::uint32_t e5m6_pair(int i, float factor) const {
+    return to_e5m6x2(value(2 * i) * factor, value(2 * i + 1) * factor, has_nan);
+  }
 
  private:
   PORTILE_DEVICE float value(int i) const { return numeric::bits_float(q[i / 4].w[i % 4]); }
@@ -237,7 +258,8 @@ struct run16<numeric::bf16> {
   template <class Code>
   PORTILE_DEVICE void encode(Code* to, float factor, bool power_of_two) const {
     if constexpr (std::is_same_v<Code, numeric::e2m1x2>) {
-      if (!has_nan) {
+      // A given scale may be anything.
+      if (!has_nan && factor >= 0.0f && factor <= numeric::fp32_max) {
         if (power_of_two) {
           const packed_e2m1_encoder codes(factor);
           store8(to, {{codes(q[0]), codes(q[1])}});
@@ -250,6 +272,10 @@ struct run16<numeric::bf16> {
     float v[16];
     scale(factor, v);
     store_codes16(to, 0, v);
+  }
+  PORTILE_DEVICE std::uint32_t e5m6_pair(int i, float factor) const {
+    const std::uint32_t pair = q[i / 4].w[i % 4];
+    return to_e5m6x2(bf16_low(pair) * factor, bf16_high(pair) * factor, has_nan);
   }
   PORTILE_DEVICE void scale(float factor, float (&v)[16]) const {
     PORTILE_UNROLL
@@ -288,6 +314,12 @@ struct run16<numeric::e4m3> {
   }
   template <class Code>
   PORTILE_DEVICE void encode(Code* to, float factor, bool) const {
+    if constexpr (std::is_same_v<Code, numeric::e4m3>) {
+      if (e4m3_rescaler::takes(factor)) {
+        const e4m3_rescaler codes(factor);
+        return store16(to, {{codes(q.w[0]), codes(q.w[1]), codes(q.w[2]), codes(q.w[3])}});
+      }
+    }
     float v[16];
     PORTILE_UNROLL
     for (int i = 0; i < 16; i += 2) {

@@ -26,7 +26,7 @@ struct segments {
     align = divider(alignment, std::int64_t{1} << 33);
   }
   PORTILE_DEVICE std::int64_t align_up(std::int64_t row) const {
-    return align.quotient(row + alignment - 1) * alignment;
+    return row > 0 ? (align.quotient(row - 1) + 1) * alignment : 0;
   }
   PORTILE_DEVICE std::int64_t end(std::int64_t e) const { return psum[e] > 0 ? psum[e] : 0; }
   PORTILE_DEVICE std::int64_t begin(std::int64_t e) const { return e > 0 ? align_up(end(e - 1)) : 0; }
@@ -154,23 +154,6 @@ struct swiglu_near {
     silu = ::fmaf(::fmaf(t, quotient, -l), -sigmoid, quotient);
   }
 };
-
-/// SiLU of l with errors that add up to the bounds of swiglu_bounds.
-PORTILE_DEVICE float silu_estimate(float l) {
-  return l * reciprocal_estimate(1.0f + exp2_estimate(l * -0x1.715476p+0f));
-}
-
-/// Where an estimate of the weighted activation tells its rounded value. For |l| <= left, |r| <= right and
-/// |w| <= 2^20 the estimate is within `error` of the value, relative to it. In units of 2^-24, l having 1.22
-/// |l| through the argument of 2^x: 8 from the two estimates, 2 from the sum and the quotient, 3.6 from the
-/// rounding of the value's own steps, 4 from the two products on both sides, 1 from the bounds' own product.
-/// Only products below the normal numbers are less exact. They come out as codes of 0, and where results of
-/// that size have bits of their own, values below 2^-60 are not taken from estimates.
-struct swiglu_bounds {
-  float left, right, error;
-};
-inline constexpr swiglu_bounds swiglu_to_e4m3{20.0f, 0x1p60f, 44 * 0x1p-24f},
-    swiglu_to_bf16{10.5f, 0x1p16f, 32 * 0x1p-24f};
 
 /// left' = min(left, c), right' = max(min(right, c), -c); NaN stays NaN.
 struct swiglu_clamp {

@@ -2,6 +2,7 @@
 #include <portile/kernels/quant/swiglu_backward_and_per_token_cast.hpp>
 
 #include "backends/gpu/quant/near_rows.hpp"
+#include "backends/gpu/quant/sigmoid_table.hpp"
 #include "backends/gpu/quant/swiglu.hpp"
 #include "backends/gpu/reduce.hpp"
 #include "backends/gpu/rows.hpp"
@@ -135,18 +136,39 @@ struct gradients {
   }
 };
 
-/// The same for aligned rows whose sizes fit 32 bits, with short steps for nearly all values. Of two
-/// neighbouring lanes the even one looks after both lanes' codes of the left half, the odd one after those of
-/// the right half.
-template <class In, class Grad, class Out>
+/// True for a row of padding, after zeroing it. `flag`: a word of shared memory.
+template <class General, class Block, class P>
+PORTILE_DEVICE bool skips_padding(const Block& block, const P& p, std::int64_t row, std::uint32_t* flag) {
+  if (!p.experts.given) return false;
+  p.experts.mark(block, row, row, true, flag);
+  const bool padding = *flag != 0;
+  block.barrier();
+  if (padding) General::clear(block, p, row);
+  return padding;
+}
+/// The gradient of a row's weight out of the threads' sums. `sums`: shared memory for a number a wave, not
+/// that of the call before.
+template <class Block, class P>
+PORTILE_DEVICE void store_weight_grad(const Block& block, const P& p, std::int64_t row, float sum,
+                                      float* sums) {
+  sum = reduce_wave(block, sum, plus{});
+  if (block.lane() == 0) sums[block.wave()] = sum;
+  block.barrier();
+  if (block.thread() != 0) return;
+  sum = 0.0f;
+  PORTILE_UNROLL
+  for (int i = 0; i < Block::num_waves; ++i) sum += sums[i];
+  p.weight_grad[row] = sum * p.weight.factor;
+}
+
+/// The same for aligned rows whose sizes fit 32 bits, with short steps for nearly all values.
+template <class T, class Out>
 struct gradients_near {
-  using general = gradients<In, Grad, Out>;
-  static constexpr bool quantised = general::quantised;
-  static constexpr int threads = 128, values = 8, min_blocks = !quantised ? 8 : sizeof(Grad) == 2 ? 7 : 6;
+  using general = gradients<T, T, Out>;
+  static constexpr int threads = 128, values = 8, min_blocks = 8;
   static constexpr std::uint32_t step = threads * values;
-  struct params : gradient_params<In, Grad, Out> {
-    byte_rows x_rows, grad_rows, x_grad_rows, act_rows, code_rows;
-    scale_table x_scales, code_scales;
+  struct params : gradient_params<T, T, Out> {
+    byte_rows x_rows, grad_rows, x_grad_rows, act_rows;
     std::uint32_t columns;
   };
   // The sums of the waves twice, in turns; then the flag of the row.
@@ -160,15 +182,7 @@ struct gradients_near {
     p.experts.check(block, p.rows, p.trap);
     int turn = 0;
     for (std::int64_t row = block.index(); row < p.rows; row += block.grid()) {
-      if (p.experts.given) {
-        p.experts.mark(block, row, row, true, flag);
-        const bool padding = *flag != 0;
-        block.barrier();
-        if (padding) {
-          general::clear(block, p, row);
-          continue;
-        }
-      }
+      if (skips_padding<general>(block, p, row, flag)) continue;
       const auto t = static_cast<std::uint32_t>(row);
       float sum = 0.0f;
       for (std::uint32_t base = 0; base < p.columns; base += 2 * step) {
@@ -181,22 +195,12 @@ struct gradients_near {
         PORTILE_NO_UNROLL
         for (std::uint32_t c = 0; c < 2 && base + c * step < p.columns; ++c) {
           const std::uint32_t j = first + c * step;
-          float l[values] = {}, r[values] = {};
-          if (j < p.columns) row_values(p, t, j, w, in, l, r, sum);
-          if constexpr (quantised) quantise(block, p, t, j, l, r);
+          if (j < p.columns) row_values(p, t, j, w, in, sum);
           in = next;
         }
       }
       if (p.weight_grad) {
-        sum = reduce_wave(block, sum, plus{});
-        if (block.lane() == 0) sums[turn * Block::num_waves + block.wave()] = sum;
-        block.barrier();
-        if (block.thread() == 0) {
-          sum = 0.0f;
-          PORTILE_UNROLL
-          for (int i = 0; i < Block::num_waves; ++i) sum += sums[turn * Block::num_waves + i];
-          p.weight_grad[row] = sum * p.weight.factor;
-        }
+        store_weight_grad(block, p, row, sum, sums + turn * Block::num_waves);
         turn ^= 1;
       }
     }
@@ -205,48 +209,23 @@ struct gradients_near {
  private:
   /// What there is of a chunk in memory.
   struct loaded {
-    raw_eight<In> left = {}, right = {};
-    raw_eight<Grad> grad = {};
-    std::uint32_t left_sf = 0, right_sf = 0;
+    raw8<T> left = {}, right = {}, grad = {};
 
     PORTILE_DEVICE void load(const params& p, std::uint32_t t, std::uint32_t j) {
-      const In* x = p.x_rows.template row<const In>(t) + j;
-      left = raw_eight<In>::template load<true>(x);
-      right = raw_eight<In>::template load<true>(x + p.columns);
-      grad = raw_eight<Grad>::template load<true>(p.grad_rows.template row<const Grad>(t) + j);
-      if constexpr (quantised) {
-        left_sf = p.x_scales.load(t, j >> p.group_shift);
-        right_sf = p.x_scales.load(t, (p.columns + j) >> p.group_shift);
-      }
+      const T* x = p.x_rows.template row<const T>(t) + j;
+      left = raw8<T>::template load<true>(x);
+      right = raw8<T>::template load<true>(x + p.columns);
+      grad = raw8<T>::template load<true>(p.grad_rows.template row<const T>(t) + j);
     }
   };
-  template <class T>
-  static PORTILE_DEVICE void unpack(const raw_eight<T>& raw, float (&v)[values]) {
-    if constexpr (std::is_same_v<T, numeric::e4m3>) {
-      raw.unpack(v);
-    } else {
-      PORTILE_UNROLL
-      for (int i = 0; i < values; ++i) v[i] = raw[i];
-    }
-  }
-  /// Leaves the gradients in l and r.
   static PORTILE_DEVICE void row_values(const params& p, std::uint32_t t, std::uint32_t j, float w,
-                                        const loaded& in, float (&l)[values], float (&r)[values],
-                                        float& sum) {
-    float g[values];
-    unpack<In>(in.left, l);
-    unpack<In>(in.right, r);
-    unpack<Grad>(in.grad, g);
-    bool near = false;
-    if constexpr (quantised) {
-      const float left_sf = p.x_scales.scale(in.left_sf, j >> p.group_shift);
-      const float right_sf = p.x_scales.scale(in.right_sf, (p.columns + j) >> p.group_shift);
-      near = p.clamp.is_near(numeric::max_e4m3 * ::fabsf(left_sf), numeric::max_e4m3 * ::fabsf(right_sf));
-      PORTILE_UNROLL
-      for (int i = 0; i < values; ++i) {
-        l[i] *= left_sf;
-        r[i] *= right_sf;
-      }
+                                        const loaded& in, float& sum) {
+    float l[values], r[values], g[values];
+    PORTILE_UNROLL
+    for (int i = 0; i < values; ++i) {
+      l[i] = in.left[i];
+      r[i] = in.right[i];
+      g[i] = in.grad[i];
     }
     const auto each = [&](auto gradient) {
       PORTILE_UNROLL
@@ -258,7 +237,7 @@ struct gradients_near {
         g[i] = e.activation * w;
       }
     };
-    if (near || p.clamp.is_near(largest_of(l), p.clamp.on ? largest_of(r) : 0.0f))
+    if (p.clamp.is_near(largest_of(l), p.clamp.on ? largest_of(r) : 0.0f))
       each([&](int i) { return swiglu_gradient(l[i], r[i], g[i], w); });
     else
       each([&](int i) { return swiglu_gradient(l[i], r[i], g[i], w, p.clamp); });
@@ -266,6 +245,153 @@ struct gradients_near {
     store_values<Out, values>(x_grad, 0, l);
     store_values<Out, values>(x_grad + p.columns, 0, r);
     if (p.act_out) store_values<Out, values>(p.act_rows.template row<Out>(t) + j, 0, g);
+  }
+};
+
+/// The same for codes: a block takes several rows, for which the table of sigmoids pays. Of two neighbouring
+/// lanes the even one looks after both lanes' codes of the left half, the odd one after those of the right
+/// half.
+template <class Grad>
+struct code_gradients {
+  using Out = numeric::bf16;
+  using In = numeric::e4m3;
+  using general = gradients<In, Grad, Out>;
+  static constexpr int threads = 256, values = 8, min_blocks = sizeof(Grad) == 2 ? 4 : 3;
+  static constexpr std::uint32_t step = threads * values;
+  struct params : gradient_params<In, Grad, Out> {
+    byte_rows x_rows, grad_rows, x_grad_rows, act_rows, code_rows;
+    scale_table x_scales, code_scales;
+    std::uint32_t columns;
+  };
+  // The table; the sums of the waves twice, in turns; then the flag of the row.
+  static constexpr std::size_t sums_offset = sigmoid_table::shared_bytes;
+  static constexpr std::size_t flag_offset = sums_offset + 2 * threads / 32 * sizeof(float);
+  static constexpr std::size_t shared_bytes = flag_offset + sizeof(std::uint32_t);
+  static std::int64_t blocks(std::int64_t rows) {
+    return numeric::ceil_div(rows, std::clamp<std::int64_t>(rows / 2048, 1, 8));
+  }
+
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    const sigmoid_table table(block.template shared<float>());
+    auto* sums = block.template shared<float>(sums_offset);
+    auto* flag = block.template shared<std::uint32_t>(flag_offset);
+    p.experts.check(block, p.rows, p.trap);
+    const auto first = static_cast<std::uint32_t>(block.thread() * values);
+    // The chunk after the one in work is always on its way, also that of the next row.
+    loaded next;
+    if (block.index() < p.rows) next.load(p, block.index(), first);
+    table.fill(block);
+    block.barrier();
+    int turn = 0;
+    for (std::int64_t row = block.index(); row < p.rows; row += block.grid()) {
+      const std::int64_t row_after = row + block.grid();
+      if (skips_padding<general>(block, p, row, flag)) {
+        if (row_after < p.rows) next.load(p, row_after, first);
+        continue;
+      }
+      if (p.trap) (void)p.weight(row, p.trap);
+      const auto t = static_cast<std::uint32_t>(row);
+      float sum = 0.0f;
+      for (std::uint32_t base = 0; base < p.columns; base += step) {
+        const loaded in = next;
+        const std::uint32_t j = base + first;
+        const bool same_row = base + step < p.columns;
+        if (same_row || row_after < p.rows)
+          next.load(p, same_row ? row : row_after, same_row ? j + step : first);
+        float l[values], r[values];
+        row_values(p, table, t, j, in, l, r, sum);
+        quantise(block, p, t, j, l, r);
+      }
+      if (p.weight_grad) {
+        store_weight_grad(block, p, row, sum, sums + turn * Block::num_waves);
+        turn ^= 1;
+      }
+    }
+  }
+
+ private:
+  /// What there is of a chunk in memory.
+  struct loaded {
+    raw_codes8 left = {}, right = {};
+    raw8<Grad> grad = {};
+    std::uint32_t left_sf = 0, right_sf = 0;
+    float weight = 0.0f;
+
+    PORTILE_DEVICE void load(const params& p, std::int64_t row, std::uint32_t j) {
+      if (j >= p.columns) return;
+      const auto t = static_cast<std::uint32_t>(row);
+      const In* x = p.x_rows.template row<const In>(t) + j;
+      left = raw_codes8::load<true>(x);
+      right = raw_codes8::load<true>(x + p.columns);
+      grad = raw8<Grad>::template load<true>(p.grad_rows.template row<const Grad>(t) + j);
+      left_sf = p.x_scales.load(t, j >> p.group_shift);
+      right_sf = p.x_scales.load(t, (p.columns + j) >> p.group_shift);
+      weight = p.weight(row, nullptr);
+    }
+  };
+  /// Leaves the gradients in l and r.
+  static PORTILE_DEVICE void row_values(const params& p, const sigmoid_table& table, std::uint32_t t,
+                                        std::uint32_t j, const loaded& in, float (&l)[values],
+                                        float (&r)[values], float& sum) {
+    if (j >= p.columns) {
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) l[i] = r[i] = 0.0f;
+      return;
+    }
+    const float left_sf = p.x_scales.scale(in.left_sf, j >> p.group_shift);
+    const float right_sf = p.x_scales.scale(in.right_sf, (p.columns + j) >> p.group_shift);
+    in.left.unpack(l);
+    in.right.unpack(r);
+    PORTILE_UNROLL
+    for (int i = 0; i < values; ++i) {
+      l[i] *= left_sf;
+      r[i] *= right_sf;
+    }
+    Out* act_out = p.act_out ? p.act_rows.template row<Out>(t) + j : nullptr;
+    if (sigmoid_table::takes(left_sf) && !(p.clamp.on && clamps(p.clamp, l, r))) {
+      if (act_out || p.weight_grad) {
+        float a[values];
+        PORTILE_UNROLL
+        for (int i = 0; i < values; ++i) {
+          a[i] = table.silu(l[i]) * r[i];
+          sum = ::fmaf(in.grad[i], a[i], sum);
+          a[i] *= in.weight;
+        }
+        if (act_out) store_values<Out, values>(act_out, 0, a);
+      }
+      PORTILE_UNROLL
+      for (int i = 0; i < values; ++i) {
+        const float sigmoid = table.sigmoid(l[i]), g = (in.grad[i] * in.weight) * sigmoid;
+        const float left = (g * r[i]) * ::fmaf(l[i], 1.0f - sigmoid, 1.0f);
+        r[i] = g * l[i];
+        l[i] = left;
+      }
+    } else {
+      float a[values];
+      const auto each = [&](auto gradient) {
+        PORTILE_UNROLL
+        for (int i = 0; i < values; ++i) {
+          const swiglu_gradient e = gradient(i);
+          sum = ::fmaf(in.grad[i], e.activation, sum);
+          l[i] = e.left;
+          r[i] = e.right;
+          a[i] = e.activation * in.weight;
+        }
+      };
+      if (p.clamp.is_near(largest_of(l), p.clamp.on ? largest_of(r) : 0.0f))
+        each([&](int i) { return swiglu_gradient(l[i], r[i], in.grad[i], in.weight); });
+      else
+        each([&](int i) { return swiglu_gradient(l[i], r[i], in.grad[i], in.weight, p.clamp); });
+      if (act_out) store_values<Out, values>(act_out, 0, a);
+    }
+    Out* x_grad = p.x_grad_rows.template row<Out>(t) + j;
+    store_values<Out, values>(x_grad, 0, l);
+    store_values<Out, values>(x_grad + p.columns, 0, r);
+  }
+  static PORTILE_DEVICE bool clamps(const swiglu_clamp& clamp, const float (&l)[values],
+                                    const float (&r)[values]) {
+    return largest_of(l) > clamp.value || largest_of(r) > clamp.value;
   }
   template <class Block>
   static PORTILE_DEVICE void quantise(const Block& block, const params& p, std::uint32_t t, std::uint32_t j,
@@ -368,7 +494,7 @@ void launch_gradients(const context& c, const P& p, float* row_grad) {
   }
   const std::int64_t blocks = k.experts.blocks(k.hidden > 0 || row_grad ? k.rows : 0);
   if constexpr (!std::is_same_v<In, float> && std::is_same_v<Out, numeric::bf16>) {
-    using near = gradients_near<In, Grad, Out>;
+    using near = std::conditional_t<kernel::quantised, code_gradients<Grad>, gradients_near<In, Out>>;
     typename near::params n{};
     static_cast<gradient_params<In, Grad, Out>&>(n) = k;
     n.x_rows = byte_rows(x);
@@ -382,9 +508,10 @@ void launch_gradients(const context& c, const P& p, float* row_grad) {
       n.code_rows = byte_rows(p.x_grad_fp8);
       n.x_scales = scale_table(p.x_sf, 0);
       n.code_scales = scale_table(p.x_grad_fp8_sf, k.codes_sf.cols);
-      fast = fast && byte_rows::fit(p.x_grad_fp8) && rows_aligned(p.x_grad_fp8, 16) &&
+      fast = fast && k.hidden > 0 && byte_rows::fit(p.x_grad_fp8) && rows_aligned(p.x_grad_fp8, 16) &&
              scale_table::fits(p.x_sf) && scale_table::fits(p.x_grad_fp8_sf) &&
              k.clamp_min >= numeric::max_e4m3 * 0x1p-126f;
+      if (fast) return gpu::launch<near>(c, near::blocks(blocks), near::shared_bytes, n);
     }
     if (fast) return gpu::launch<near>(c, blocks, near::shared_bytes, n);
   }

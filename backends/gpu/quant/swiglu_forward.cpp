@@ -2,7 +2,7 @@
 #include <portile/kernels/quant/swiglu_forward_and_per_token_cast.hpp>
 
 #include "backends/gpu/quant/near_rows.hpp"
-#include "backends/gpu/quant/swiglu.hpp"
+#include "backends/gpu/quant/swiglu_estimates.hpp"
 #include "backends/gpu/reduce.hpp"
 
 namespace portile::gpu {
@@ -126,24 +126,24 @@ struct swiglu_chunks {
   }
 };
 
-/// The same for aligned rows of bf16 whose sizes fit 32 bits. The activations are estimated first, in a third
-/// of the steps; where the bounds of all estimates round to the same results these are the results, and
-/// elsewhere the activations are computed.
+/// The same for aligned rows of bf16 whose sizes fit 32 bits. The activations are estimated first; where the
+/// bounds of an estimate do not round to the same result, the activation is computed, from memory again: no
+/// registers are kept for that.
 template <class Out>
 struct swiglu_estimated {
   static constexpr bool quantised = std::is_same_v<Out, numeric::e4m3>;
-  static constexpr int threads = 256, min_blocks = 4;
+  static constexpr int threads = 256, min_blocks = quantised ? 4 : 6;
   static constexpr int values = quantised ? 16 : 8, pairs = values / 2;
   static constexpr swiglu_bounds bounds = quantised ? swiglu_to_e4m3 : swiglu_to_bf16;
-  static constexpr float up = 1.0f + bounds.error, down = 1.0f - bounds.error;
+  [[maybe_unused]] static constexpr float up = 1.0f + bounds.error, down = 1.0f - bounds.error;
   struct params : swiglu_params<numeric::bf16, Out> {
     byte_rows x_rows, out_rows;
     scale_table scales;
     std::uint32_t columns;
-    divider row_chunks;
+    narrow_divider row_chunks;
     std::int64_t chunks;
     int lanes, group_shift;
-    float left_limit, right_limit;  ///< of the sums of squares of a lane's values
+    swiglu_limits limits;
   };
 
   template <class Block>
@@ -152,22 +152,22 @@ struct swiglu_estimated {
     auto* owned = block.template shared<std::uint32_t>(flags_offset<threads>());
     p.experts.check(block, p.rows, p.trap);
     for (std::int64_t base = block.index() * threads; base < p.chunks; base += block.grid() * threads) {
-      const std::int64_t chunk = base + block.thread(), row = p.row_chunks.quotient(chunk);
-      chunk_of c{static_cast<std::uint32_t>(row),
-                 static_cast<std::uint32_t>(chunk - row * p.row_chunks.value()) * values};
-      c.live = row < p.rows && c.first < p.columns;
+      const auto first_chunk = static_cast<std::uint32_t>(base);
+      const std::uint32_t chunk = first_chunk + static_cast<std::uint32_t>(block.thread());
+      chunk_of c{p.row_chunks.quotient(chunk), 0};
+      c.first = (chunk - c.row * p.row_chunks.value()) * values;
+      c.live = c.row < p.rows && c.first < p.columns;
       if (p.experts.given) {
-        const std::int64_t top = p.row_chunks.quotient(base);
-        p.experts.mark(block, top, p.row_chunks.quotient(base + threads - 1), false, owned);
-        c.live = c.live && owned[row - top] != 0;
+        const std::uint32_t top = p.row_chunks.quotient(first_chunk);
+        p.experts.mark(block, top, p.row_chunks.quotient(first_chunk + threads - 1), false, owned);
+        c.live = c.live && owned[c.row - top] != 0;
       } else if (p.pos_to_expert) {
-        c.live = c.live && p.pos_to_expert[row] >= 0;
+        c.live = c.live && p.pos_to_expert[c.row] >= 0;
       }
       if (c.live) {
-        const numeric::bf16* x = p.x_rows.template row<const numeric::bf16>(c.row) + c.first;
-        c.load(x, c.left);
-        c.load(x + p.columns, c.right);
-        c.weight = p.weight(row, p.trap);
+        c.load(c.x(p), c.left);
+        c.load(c.x(p) + p.columns, c.right);
+        c.weight = p.weight(c.row, p.trap);
       }
       clamp_counts counts;
       if constexpr (quantised)
@@ -194,73 +194,78 @@ struct swiglu_estimated {
         for (int k = 0; k < 4; ++k) words[i + k] = w.w[k];
       }
     }
-    PORTILE_DEVICE float l(int i) const { return i % 2 ? bf16_high(left[i / 2]) : bf16_low(left[i / 2]); }
-    PORTILE_DEVICE float r(int i) const { return i % 2 ? bf16_high(right[i / 2]) : bf16_low(right[i / 2]); }
-    PORTILE_DEVICE float estimate(int i) const { return silu_estimate(l(i)) * r(i) * weight; }
-    PORTILE_DEVICE float value(const swiglu_clamp& clamp, int i) const {
-      const float x = l(i), y = r(i);
-      return (clamp.is_near(::fabsf(x), ::fabsf(y)) ? swiglu_near(x).silu * y : clamp.activation(x, y)) *
+    PORTILE_DEVICE const numeric::bf16* x(const params& p) const {
+      return p.x_rows.template row<const numeric::bf16>(row) + first;
+    }
+    PORTILE_DEVICE float estimate(int i) const {
+      const std::uint32_t l = left[i / 2], r = right[i / 2];
+      return silu_estimate(i % 2 ? bf16_high(l) : bf16_low(l)) * (i % 2 ? bf16_high(r) : bf16_low(r)) *
              weight;
     }
-    /// All values are within the bounds of the estimate and the clamp. A sum of squares is at least its
-    /// largest term but for the rounding of the latter.
-    PORTILE_DEVICE bool within(const params& p) const {
-      std::uint32_t l2 = 0, r2 = 0;
-      PORTILE_UNROLL
-      for (int i = 0; i < pairs; ++i) {
-        l2 = fma_bf16x2(left[i], left[i], l2);
-        r2 = fma_bf16x2(right[i], right[i], r2);
+    /// Calls f(i, left, right, value) for each value of the mask, with the values themselves.
+    template <class F>
+    PORTILE_DEVICE void compute(const params& p, std::uint32_t mask, F f) const {
+      PORTILE_NO_UNROLL
+      while (mask != 0) {
+        const int i = first_lane(mask);
+        mask &= mask - 1;
+        const float l = load_value(x(p), i), r = load_value(x(p) + p.columns, i);
+        f(i, l, r, exact_activation(p.clamp, l, r) * weight);
       }
-      return bf16_low(l2) < p.left_limit && bf16_high(l2) < p.left_limit && bf16_low(r2) < p.right_limit &&
-             bf16_high(r2) < p.right_limit && ::fabsf(weight) <= 0x1p20f;
-    }
-    PORTILE_DEVICE void count(const swiglu_clamp& clamp, clamp_counts& counts) const {
-      PORTILE_UNROLL
-      for (int i = 0; i < values; ++i) counts.add(clamp, l(i), r(i));
     }
   };
 
   template <class Block>
   static PORTILE_DEVICE void to_codes(const Block& block, const params& p, const chunk_of& c,
                                       clamp_counts& counts) {
-    numeric::scale s{};
-    std::uint32_t codes[4];
-    bool sure = false;
-    const bool within = c.within(p);
+    const bool within = p.limits.hold(c.left, c.right) && ::fabsf(c.weight) <= 0x1p20f;
+    float v[values];
+    PORTILE_UNROLL
+    for (int i = 0; i < values; ++i) v[i] = c.estimate(i);
+    float largest = largest_of(v);
+    const float amax = group_max(block, p, within ? largest : numeric::infinity());
+    numeric::scale s = e4m3_scale(amax * up, p.amax_clamp, true);
     // Other scales than powers of two show all bits of amax.
-    if (p.flags.round) {
-      float v[values];
-      PORTILE_UNROLL
-      for (int i = 0; i < values; ++i) v[i] = c.estimate(i);
-      const float amax = group_max(block, p, within ? largest_of(v) : numeric::infinity());
-      s = e4m3_scale(amax * up, p.amax_clamp, true);
-      sure = amax <= numeric::fp32_max && s.exponent == e4m3_scale(amax * down, p.amax_clamp, true).exponent;
-      const float high = s.sf_inv * up, low = s.sf_inv * down;
-      std::uint32_t differ = 0;
-      PORTILE_UNROLL
-      for (int i = 0; i < values; i += 4) {
-        codes[i / 4] = to_e4m3x4(v[i] * high, v[i + 1] * high, v[i + 2] * high, v[i + 3] * high);
-        differ |= codes[i / 4] ^ to_e4m3x4(v[i] * low, v[i + 1] * low, v[i + 2] * low, v[i + 3] * low);
-      }
-      sure = sure && differ == 0;
-    }
+    const bool sure = p.flags.round && amax <= numeric::fp32_max &&
+                      s.exponent == e4m3_scale(amax * down, p.amax_clamp, true).exponent;
     // The lanes of a wave stay together: they share the scales.
     if (block.ballot(!sure) != 0) {
-      float v[values];
+      // amax itself is the value of one whose estimate is close to the largest.
+      largest = group_max(block, p, within ? largest : 0.0f);
+      const float least =
+          largest * up > p.amax_clamp ? largest * (1.0f - 3 * bounds.error) : numeric::infinity();
+      std::uint32_t candidates = 0;
       PORTILE_UNROLL
-      for (int i = 0; i < values; ++i) v[i] = c.value(p.clamp, i);
-      if (p.counters && c.live && !within) c.count(p.clamp, counts);
-      s = e4m3_scale(group_max(block, p, largest_of(v)), p.amax_clamp, p.flags.round);
-      PORTILE_UNROLL
-      for (int i = 0; i < values; i += 4)
-        codes[i / 4] =
-            to_e4m3x4(v[i] * s.sf_inv, v[i + 1] * s.sf_inv, v[i + 2] * s.sf_inv, v[i + 3] * s.sf_inv);
+      for (int i = 0; i < values; ++i) candidates |= std::uint32_t{!within || ::fabsf(v[i]) >= least} << i;
+      float exact = 0.0f;
+      if (c.live)
+        c.compute(p, candidates,
+                  [&](int, float, float, float value) { exact = max_number(::fabsf(value), exact); });
+      s = e4m3_scale(group_max(block, p, exact), p.amax_clamp, p.flags.round);
     }
     if (!c.live) return;
-    store16(p.out_rows.template row<unsigned char>(c.row) + c.first,
-            {{codes[0], codes[1], codes[2], codes[3]}});
+
+    const float high = s.sf_inv * up, low = s.sf_inv * down;
+    std::uint32_t codes[4], differ[4], any = 0;
+    PORTILE_UNROLL
+    for (int i = 0; i < values; i += 4) {
+      codes[i / 4] = to_e4m3x4(v[i] * high, v[i + 1] * high, v[i + 2] * high, v[i + 3] * high);
+      differ[i / 4] = codes[i / 4] ^ to_e4m3x4(v[i] * low, v[i + 1] * low, v[i + 2] * low, v[i + 3] * low);
+      any |= differ[i / 4];
+    }
+    auto* out = p.out_rows.template row<numeric::e4m3>(c.row) + c.first;
+    store16(out, {{codes[0], codes[1], codes[2], codes[3]}});
     const std::uint32_t column = c.first >> p.group_shift;
     if (column << p.group_shift == c.first) p.scales.store(c.row, column, s);
+    if (within && any == 0) return;
+    std::uint32_t unsure = 0;
+    PORTILE_UNROLL
+    for (int i = 0; i < values; ++i)
+      unsure |= std::uint32_t{!within || (differ[i / 4] >> (i % 4 * 8) & 0xFFu) != 0} << i;
+    c.compute(p, unsure, [&](int i, float l, float r, float value) {
+      if (p.counters && !within) counts.add(p.clamp, l, r);
+      out[i] = {static_cast<std::uint8_t>(to_e4m3x2(value * s.sf_inv, 0.0f))};
+    });
   }
   template <class Block>
   static PORTILE_DEVICE float group_max(const Block& block, const params& p, float amax) {
@@ -274,32 +279,15 @@ struct swiglu_estimated {
 
   static PORTILE_DEVICE void to_bf16(const params& p, const chunk_of& c, clamp_counts& counts) {
     if (!c.live) return;
-    constexpr float tiny = 0x1p-60f;
-    const bool within = c.within(p);
-    float v[values], smallest = numeric::infinity();
-    std::uint32_t out[pairs], differ[pairs], any = 0;
-    PORTILE_UNROLL
-    for (int i = 0; i < pairs; ++i) {
-      PORTILE_UNROLL
-      for (int k = 2 * i; k < 2 * i + 2; ++k) {
-        v[k] = c.estimate(k);
-        smallest = min_number(::fabsf(v[k]), smallest);
-      }
-      out[i] = numbers_to_bf16x2(v[2 * i] * up, v[2 * i + 1] * up);
-      differ[i] = out[i] ^ numbers_to_bf16x2(v[2 * i] * down, v[2 * i + 1] * down);
-      any |= differ[i];
-    }
-    if (!within || any != 0 || smallest < tiny) {
-      PORTILE_UNROLL
-      for (int i = 0; i < values; ++i) {
-        const int shift = i % 2 * 16;
-        if (within && (differ[i / 2] >> shift & 0xFFFFu) == 0 && !(::fabsf(v[i]) < tiny)) continue;
-        const std::uint32_t bits = to_bf16x2(c.value(p.clamp, i), 0.0f) & 0xFFFFu;
-        out[i / 2] = (out[i / 2] & ~(0xFFFFu << shift)) | bits << shift;
-      }
-      if (p.counters && !within) c.count(p.clamp, counts);
-    }
-    store16(p.out_rows.template row<unsigned char>(c.row) + 2 * c.first, {{out[0], out[1], out[2], out[3]}});
+    const swiglu_eight e(c.left, c.right, c.weight, p.limits);
+    auto* out = p.out_rows.template row<numeric::bf16>(c.row) + c.first;
+    store16(out, {{e.out[0], e.out[1], e.out[2], e.out[3]}});
+    if (e.unsure == 0) return;
+    c.compute(p, e.unsure, [&](int i, float l, float r, float value) {
+      // Whether or not they are cut: nothing is where all are within the limits.
+      if (p.counters) counts.add(p.clamp, l, r);
+      store_value(out, i, value);
+    });
   }
 };
 
@@ -402,15 +390,11 @@ bool launch_estimated(const context& c, const swiglu_params<numeric::bf16, Out>&
   if (out_sf) k.scales = scale_table(out_sf, numeric::ceil_div(common.hidden, group));
   k.lanes = static_cast<int>(group / kernel::values);
   k.group_shift = shift_of(group);
-  const auto square_below = [&](float bound) {
-    if (common.clamp.on) bound = std::min(bound, common.clamp.value);
-    return bound * bound * (1.0f - 0x1p-8f);
-  };
-  k.left_limit = square_below(kernel::bounds.left);
-  k.right_limit = square_below(kernel::bounds.right);
+  k.limits = swiglu_limits(kernel::bounds, common.clamp);
   const std::int64_t in_row = numeric::ceil_div(common.hidden, group) * k.lanes;
   k.chunks = common.rows * in_row;
-  if (k.chunks > 0) k.row_chunks = divider(in_row, k.chunks + kernel::threads);
+  if (k.chunks + kernel::threads >= narrow_divider::limit) return false;
+  if (k.chunks > 0) k.row_chunks = narrow_divider(in_row);
   gpu::launch<kernel>(c, k.experts.blocks(numeric::ceil_div(k.chunks, kernel::threads)),
                       flags_offset<kernel::threads>() + kernel::threads * sizeof(std::uint32_t), k);
   return true;

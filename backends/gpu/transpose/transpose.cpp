@@ -6,15 +6,16 @@
 namespace portile::gpu {
 namespace {
 
-/// A tile of 128 bytes each way through shared memory. With E elements to a word, a thread loads 16 bytes of
-/// E neighbouring rows, turns them in registers into words of E rows, and later stores 16 bytes of E result
-/// rows.
+/// Tiles of 128 bytes each way through shared memory, `stack` of them below each other: 64 bytes a thread in
+/// any case. With E elements to a word, a thread loads 16 bytes of E neighbouring rows of each tile, turns
+/// them in registers into words of E rows, and later stores 16 bytes of four result rows.
 template <class T>
 struct transpose_tile {
   static constexpr int threads = 256;
   static constexpr int per_word = 4 / static_cast<int>(sizeof(T)), per_chunk = 4 * per_word;
-  static constexpr int side = 32 * per_word;
-  static constexpr std::size_t shared_bytes = std::size_t{side} * 128;
+  static constexpr int stack = 4 / per_word, width = 32 * per_word, height = width * stack;
+  static constexpr int tile_words = width * 32;
+  static constexpr std::size_t shared_bytes = std::size_t{stack} * tile_words * 4;
   /// Tiles follow each other down this many tile rows before they go on to the next column, so that what is
   /// read and what is written at a time both make longer runs of memory.
   static constexpr std::int64_t group = 8;
@@ -54,33 +55,44 @@ struct transpose_tile {
       const std::int64_t g = p.group_tiles.quotient(rest);
       rest -= g * p.group_tiles.value();
       const bool whole = (g + 1) * group <= p.tile_rows;
-      const std::int64_t height = whole ? p.whole_group.value() : p.last_group.value();
+      const std::int64_t in_group = whole ? p.whole_group.value() : p.last_group.value();
       const std::int64_t tile_col = whole ? p.whole_group.quotient(rest) : p.last_group.quotient(rest);
-      const std::int64_t row0 = (g * group + rest - tile_col * height) * side, col0 = tile_col * side;
+      const std::int64_t row0 = (g * group + rest - tile_col * in_group) * height, col0 = tile_col * width;
 
-      const int chunk = block.thread() % 8, line = block.thread() / 8;
       {
+        const int chunk = block.thread() % 8, line = block.thread() / 8;
         const std::int64_t row = row0 + line * per_word, col = col0 + chunk * per_chunk;
-        words4 v[per_word] = {};
-        if (row < p.rows && col < p.cols) {
-          const T* from = p.x + batch * p.x_batch + row * p.x_row + col;
+        words4 v[stack][per_word] = {};
+        PORTILE_UNROLL
+        for (int s = 0; s < stack; ++s) {
+          if (row + s * width >= p.rows || col >= p.cols) continue;
+          const T* from = p.x + batch * p.x_batch + (row + s * width) * p.x_row + col;
           PORTILE_UNROLL
-          for (int i = 0; i < per_word; ++i) v[i] = load(from + i * p.x_row, p.x_aligned);
+          for (int i = 0; i < per_word; ++i) v[s][i] = load(from + i * p.x_row, p.x_aligned);
         }
         const int slot = (line / 4 ^ chunk) * 4 + line % 4;
         PORTILE_UNROLL
-        for (int k = 0; k < per_chunk; ++k)
-          block.template shared<word_of>()[(chunk * per_chunk + k) * 32 + slot] = gather(v, k);
+        for (int s = 0; s < stack; ++s) {
+          PORTILE_UNROLL
+          for (int k = 0; k < per_chunk; ++k)
+            block.template shared<word_of>()[s * tile_words + (chunk * per_chunk + k) * 32 + slot] =
+                gather(v[s], k);
+        }
       }
       block.barrier();
-      PORTILE_UNROLL
-      for (int i = 0; i < per_word; ++i) {
-        const int c = line + 32 * i;
-        const std::int64_t out_row = col0 + c, out_col = row0 + chunk * per_chunk;
-        if (out_row < p.cols && out_col < p.rows)
-          store(p.out + batch * p.out_batch + out_row * p.out_row + out_col,
-                load16(block.template shared<word_of>() + c * 32 + (chunk ^ c / per_chunk) * 4),
-                p.out_aligned);
+      {
+        constexpr int row_chunks = 8 * stack;
+        const int at = block.thread() % row_chunks, s = at / 8, chunk = at % 8;
+        PORTILE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const int c = block.thread() / row_chunks + threads / row_chunks * i;
+          const std::int64_t out_row = col0 + c, out_col = row0 + at * per_chunk;
+          if (out_row < p.cols && out_col < p.rows)
+            store(p.out + batch * p.out_batch + out_row * p.out_row + out_col,
+                  load16(block.template shared<word_of>() + s * tile_words + c * 32 +
+                         (chunk ^ c / per_chunk) * 4),
+                  p.out_aligned);
+        }
       }
       block.barrier();
     }
@@ -118,8 +130,8 @@ void launch_transpose(const context& c, const tensor& x, const tensor& out) {
   p.out_batch = r > 0 ? out.stride(0) : 0;
   p.x_row = x.stride(r);
   p.out_row = out.stride(r);
-  p.tile_rows = numeric::ceil_div(p.rows, kernel::side);
-  const std::int64_t tile_cols = numeric::ceil_div(p.cols, kernel::side), each = p.tile_rows * tile_cols;
+  p.tile_rows = numeric::ceil_div(p.rows, kernel::height);
+  const std::int64_t tile_cols = numeric::ceil_div(p.cols, kernel::width), each = p.tile_rows * tile_cols;
   p.tiles = batches * each;
   p.matrix_tiles = divider(each, p.tiles);
   p.group_tiles = divider(kernel::group * tile_cols, each);
