@@ -1,7 +1,5 @@
 #include <portile/kernels/moe/moe_topk_gate_backward.hpp>
 
-#include <bit>
-
 #include <portile/core/numeric/elementary.hpp>
 
 #include "backends/gpu/reduce.hpp"
@@ -33,7 +31,7 @@ struct gate_backward {
     const std::uint8_t* mask;
     float* logits_grad;
     std::int64_t tokens, experts;
-    int k, slot_lanes;  ///< a power of two of at least k
+    int k;
     divider tokens_per_seq;
     double scale;
     bool aligned;  ///< rows of experts start at multiples of 16 bytes and hold a multiple of 4
@@ -56,10 +54,9 @@ struct gate_backward {
       const std::int64_t t = base + block.thread() / team;
       const bool live = t < p.tokens;
       const float* const row = p.scores + t * p.experts;
-      const first_scores scores(p, row, live, lane);
       const float* const h =
           p.sum_grad && live ? p.sum_grad + p.tokens_per_seq.quotient(t) * p.experts : nullptr;
-      const aux_term aux = make_aux(block, p, row, scores, h, live && p.mask && p.mask[t], lane);
+      const aux_term aux = make_aux(block, p, row, h, live && p.mask && p.mask[t], lane);
 
       // The slots: lane j's part of the gradient of its expert.
       std::int64_t id = -1;
@@ -76,26 +73,19 @@ struct gate_backward {
         if (id >= 0) score = row[id];
       }
       const bool routed = id >= 0;
-      const double denominator = 1e-20 + sum_slots(block, p, routed ? double{score} : 0.0);
-      const double weighted = sum_slots(block, p, routed ? double{grad} * weight : 0.0);
+      const double denominator = 1e-20 + sum_team(block, routed ? double{score} : 0.0);
+      const double weighted = sum_team(block, routed ? double{grad} * weight : 0.0);
       const double part = routed ? (p.scale * grad - weighted) / denominator : 0.0;
-      // The first of the slots with this expert stores the sum of all of them. Hardly ever are there two.
-      bool first = true;
-      const auto key = static_cast<std::uint32_t>(id);
-      for (int j = 0; j < p.k; ++j) first = (block.shuffle(key, first_lane + j) != key || j >= lane) && first;
-      double slots = part;
-      if (block.ballot(routed && !first) != 0) {
-        first = true;
-        slots = 0.0;
-        for (int j = 0; j < p.k; ++j) {
-          const std::int64_t other = block.shuffle(id, first_lane + j);
-          const double value = block.shuffle(part, first_lane + j);
-          if (other == id) slots += value;
-          if (other == id && j < lane) first = false;
-        }
+      double slots = 0.0;
+      bool first = true;  // of the slots with this expert: the one that stores
+      for (int j = 0; j < p.k; ++j) {
+        const std::int64_t other = block.shuffle(id, first_lane + j);
+        const double value = block.shuffle(part, first_lane + j);
+        if (other == id) slots += value;
+        if (other == id && j < lane) first = false;
       }
 
-      if (live) store_row(p, t, row, scores, h, aux, lane);
+      if (live) store_row(p, t, row, h, aux, lane);
       block.wave_barrier();  // the row's own values go over what the row got
       if (live && routed && first) {
         const double r = slots + (aux.on ? (h[id] - aux.mean) * aux.inverse : 0.0);
@@ -111,47 +101,10 @@ struct gate_backward {
     return reduce_lanes(block, v, team, plus{});
   }
 
-  /// The sum over the slots, in the lanes that have one: the butterfly over the whole team but for zeros.
-  template <class Block>
-  static PORTILE_DEVICE double sum_slots(const Block& block, const params& p, double v) {
-    return reduce_lanes(block, v, p.slot_lanes, plus{});
-  }
-
-  /// The lane's first scores of an aligned row, on their way while the slots are looked at.
-  struct first_scores {
-    static constexpr int count = 2;
-    words4 w[count];
-
-    PORTILE_DEVICE first_scores(const params& p, const float* row, bool live, int lane) {
-      PORTILE_UNROLL
-      for (int n = 0; n < count; ++n) {
-        const std::int64_t e = std::int64_t{n * team + lane} * 4;
-        w[n] = words4{};
-        if (p.aligned && live && e < p.experts) w[n] = load16(row + e);
-      }
-    }
-  };
-  /// f(expert, four scores) for the lane's experts: runs of four, the lanes in turns.
+  /// f(expert, value of each row) for the lane's experts: runs of four, the lanes in turns.
   template <class F>
-  static PORTILE_DEVICE void each_four(const params& p, const float* row, const first_scores& scores,
-                                       int lane, F f) {
-    float u[4];
-    PORTILE_UNROLL
-    for (int n = 0; n < first_scores::count; ++n) {
-      const std::int64_t e = std::int64_t{n * team + lane} * 4;
-      if (e >= p.experts) continue;
-      if (p.aligned) {
-        PORTILE_UNROLL
-        for (int i = 0; i < 4; ++i) u[i] = numeric::bits_float(scores.w[n].w[i]);
-      } else {
-        load_four(p, row, e, u);
-      }
-      f(e, u);
-    }
-    for (std::int64_t e = std::int64_t{first_scores::count * team + lane} * 4; e < p.experts; e += team * 4) {
-      load_four(p, row, e, u);
-      f(e, u);
-    }
+  static PORTILE_DEVICE void each_four(const params& p, int lane, F f) {
+    for (std::int64_t e = std::int64_t{lane} * 4; e < p.experts; e += team * 4) f(e);
   }
   static PORTILE_DEVICE void load_four(const params& p, const float* row, std::int64_t e, float (&v)[4]) {
     if (p.aligned) {
@@ -166,12 +119,13 @@ struct gate_backward {
 
   template <class Block>
   static PORTILE_DEVICE aux_term make_aux(const Block& block, const params& p, const float* row,
-                                          const first_scores& scores, const float* h, bool on, int lane) {
+                                          const float* h, bool on, int lane) {
     if (!p.sum_grad) return {};
     double total = 0.0, dot = 0.0;
     if (on) {
-      each_four(p, row, scores, lane, [&](std::int64_t e, const float(&u)[4]) {
-        float g[4];
+      each_four(p, lane, [&](std::int64_t e) {
+        float u[4], g[4];
+        load_four(p, row, e, u);
         load_four(p, h, e, g);
         PORTILE_UNROLL
         for (int i = 0; i < 4; ++i) {
@@ -187,12 +141,12 @@ struct gate_backward {
   }
 
   /// The row without its slots: the aux term, or zeros; NaN where the score is NaN.
-  static PORTILE_DEVICE void store_row(const params& p, std::int64_t t, const float* row,
-                                       const first_scores& scores, const float* h, const aux_term& aux,
-                                       int lane) {
+  static PORTILE_DEVICE void store_row(const params& p, std::int64_t t, const float* row, const float* h,
+                                       const aux_term& aux, int lane) {
     float* const out = p.logits_grad + t * p.experts;
-    each_four(p, row, scores, lane, [&](std::int64_t e, const float(&u)[4]) {
-      float g[4] = {}, v[4];
+    each_four(p, lane, [&](std::int64_t e) {
+      float u[4], g[4] = {}, v[4];
+      load_four(p, row, e, u);
       if (aux.on) load_four(p, h, e, g);
       PORTILE_UNROLL
       for (int i = 0; i < 4; ++i) {
@@ -223,7 +177,6 @@ struct moe_topk_gate_backward_simt {
     q.tokens = p.scores.extent(0);
     q.experts = p.scores.extent(1);
     q.k = static_cast<int>(p.topk_idx.extent(1));
-    q.slot_lanes = static_cast<int>(std::bit_ceil(static_cast<unsigned>(q.k)));
     q.scale = static_cast<float>(p.routed_scaling_factor);
     q.trap = c.call.trap;
     if (p.scores_sum_grad.defined()) {
