@@ -61,16 +61,34 @@ class emulated_cluster_block {
   const emulated_cluster<K>& c_;
 };
 
-/// The address in the shared memory of the cluster's block `rank` that is `mine` in this block's.
-template <class Block, class T>
-T* peer_shared(const Block& block, T* mine, int rank) {
-  return block.peer(mine, rank);
-}
 template <class Block>
 void cluster_arrive(const Block&) {}
 template <class Block>
 void cluster_wait(const Block& block) {
   block.barrier();
+}
+
+/// Where a block of a cluster receives what others send: a word of shared memory. Each turn: one thread calls
+/// expect with the bytes of that turn, the others' threads send, all threads wait. Turns of a mailbox have
+/// `parity` 0, 1, 0, ... It is opened by one thread before the cluster's first barrier.
+struct mailbox {
+  std::uint64_t state;
+
+  void open() {}
+  void expect(std::uint32_t) {}
+  template <class Block>
+  void wait(const Block& block, int) {
+    block.barrier();
+  }
+};
+/// Stores 16 or 4 bytes in the shared memory of block `rank`, at what is `to` in this block's.
+template <class Block>
+void send16(const Block& block, float* to, const words4& v, mailbox*, int rank) {
+  store16(block.peer(to, rank), v);
+}
+template <class Block>
+void send4(const Block& block, float* to, float v, mailbox*, int rank) {
+  *block.peer(to, rank) = v;
 }
 inline void commit_copies() {}
 template <int left>
@@ -78,17 +96,6 @@ void wait_copy_groups() {}
 
 #else
 
-template <class Block, class T>
-PORTILE_DEVICE T* peer_shared(const Block&, T* mine, int rank) {
-#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
-  std::uint64_t to;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(to) : "l"(reinterpret_cast<std::uint64_t>(mine)), "r"(rank));
-  return reinterpret_cast<T*>(to);
-#else
-  (void)rank;
-  return mine;
-#endif
-}
 /// Every thread of the cluster arrives, later waits: what the others wrote before they arrived is then seen.
 template <class Block>
 PORTILE_DEVICE void cluster_arrive(const Block&) {
@@ -100,6 +107,73 @@ template <class Block>
 PORTILE_DEVICE void cluster_wait(const Block&) {
 #if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+#endif
+}
+
+struct mailbox {
+  std::uint64_t state;
+
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
+  PORTILE_DEVICE std::uint32_t address() const {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(this));
+  }
+  PORTILE_DEVICE void open() {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(address()) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+  }
+  PORTILE_DEVICE void expect(std::uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"(address()), "r"(bytes)
+                 : "memory");
+  }
+  template <class Block>
+  PORTILE_DEVICE void wait(const Block&, int parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}"
+        :
+        : "r"(address()), "r"(parity)
+        : "memory");
+  }
+#else
+  PORTILE_DEVICE void open() {}
+  PORTILE_DEVICE void expect(std::uint32_t) {}
+  template <class Block>
+  PORTILE_DEVICE void wait(const Block&, int) {}
+#endif
+};
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
+PORTILE_DEVICE std::uint32_t shared_address_of(const void* mine, int rank) {
+  std::uint32_t to;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(to)
+      : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(mine))), "r"(rank));
+  return to;
+}
+#endif
+// Not a store and a barrier of the cluster: its release would wait for the block's stores to global memory.
+template <class Block>
+PORTILE_DEVICE void send16(const Block&, float* to, const words4& v, mailbox* box, int rank) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+               :
+               : "r"(shared_address_of(to, rank)), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]),
+                 "r"(shared_address_of(box, rank))
+               : "memory");
+#endif
+}
+template <class Block>
+PORTILE_DEVICE void send4(const Block&, float* to, float v, mailbox* box, int rank) {
+#if defined(PORTILE_GPU_CUDA) && __CUDA_ARCH__ >= 900
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+               :
+               : "r"(shared_address_of(to, rank)), "r"(__float_as_uint(v)), "r"(shared_address_of(box, rank))
+               : "memory");
 #endif
 }
 

@@ -72,10 +72,12 @@ struct split_backward_params {
   float post_mult_value;
   bool accumulate;
 
-  /// How a block of `threads` covers columns: `wide` of them at a time by `deep` threads each.
+  /// How a block of `threads` covers columns: `wide` of them at a time by `deep` threads each, no more of
+  /// them than one thread adds up quickly.
   PORTILE_DEVICE static int wide(std::int64_t columns, int threads) {
     return columns < threads ? static_cast<int>(columns) : threads;
   }
+  PORTILE_DEVICE static int deep(int wide, int threads) { return threads / wide < 16 ? threads / wide : 16; }
 };
 
 /// A block sums a part of the tokens; x_grad is complete.
@@ -87,7 +89,7 @@ struct split_backward_kernel {
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     double* const scratch = block.template shared<double>();
-    const int wide = params::wide(p.mixes, threads), deep = threads / wide;
+    const int wide = params::wide(p.mixes, threads), deep = params::deep(wide, threads);
     const int column = block.thread() % wide, depth = block.thread() / wide;
     for (std::int64_t part = block.index(); part < p.parts; part += block.grid()) {
       const std::int64_t first = part * p.part;
@@ -159,7 +161,7 @@ struct split_total_kernel {
     if (block.index() > 0) return;
     double* const scratch = block.template shared<double>();
     const std::int64_t columns = 2 * p.mixes;
-    const int wide = params::wide(columns, threads), deep = threads / wide;
+    const int wide = params::wide(columns, threads), deep = params::deep(wide, threads);
     const int column = block.thread() % wide, depth = block.thread() / wide;
     double scale = 0;  // of the kind of this thread's number
     for (std::int64_t c0 = 0; c0 < columns; c0 += wide) {

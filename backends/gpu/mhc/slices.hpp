@@ -42,7 +42,8 @@ struct slices_kernel {
   static constexpr int total_at = waves * wave_sums, received_at = total_at + values;
   static constexpr int owned_at = received_at + 2 * cluster * sent,
                        weights_at = owned_at + 2 * cluster * owned;
-  static constexpr int end_at = (weights_at + 2 * tile * streams + 31) / 32 * 32;
+  static constexpr int boxes_at = weights_at + 2 * tile * streams, end_at = (boxes_at + 4 + 31) / 32 * 32;
+  static_assert(boxes_at % 2 == 0);
   static constexpr std::size_t tiles_at = std::size_t{end_at} * sizeof(float);
 
   static std::size_t shared_bytes(int slice) {
@@ -233,7 +234,12 @@ struct slices_kernel {
     const int buffer_values = tile * pitch_of(p.slice);
     bf16* const tiles = block.template shared<bf16>(tiles_at);
     float* const total = block.template shared<float>(total_at * sizeof(float));
-    cluster_arrive(block);  // no block writes to one that has not started
+    mailbox* const boxes = block.template shared<mailbox>(boxes_at * sizeof(float));
+    if (block.thread() == 0) {
+      boxes[0].open();
+      boxes[1].open();
+    }
+    cluster_arrive(block);  // no block sends to one that has not started
     PORTILE_UNROLL
     for (int b = 0; b < buffers; ++b) {
       if (first + b * stride < p.tiles)
@@ -244,7 +250,7 @@ struct slices_kernel {
     load_matrix(block, p, rank, m);
     cluster_wait(block);
 
-    int turn = 0;
+    int turn = 0, parity = 0;
     bf16 *current = tiles, *before = tiles + 2 * buffer_values;
     const auto next_of = [&](bf16* b) { return b == tiles + 2 * buffer_values ? tiles : b + buffer_values; };
     for (std::int64_t at = first; at < p.tiles; at += stride) {
@@ -254,16 +260,16 @@ struct slices_kernel {
         wait_copy_groups<buffers - 2>();
       block.barrier();
       slice_sums(block, p, current, m, total);
-      send(block, rank, total, turn);
-      cluster_arrive(block);
+      send(block, rank, total, turn, boxes + turn);
       if (at > first) {
         apply(block, p, rank, at - stride, before, turn ^ 1, at + 2 * stride);
         commit_copies();
       }
-      cluster_wait(block);
+      boxes[turn].wait(block, parity);
       add_slices(block, p, rank, at, turn);
       before = current;
       current = next_of(current);
+      parity ^= turn;
       turn ^= 1;
     }
     block.barrier();
@@ -289,17 +295,17 @@ struct slices_kernel {
   /// The block's sums to where they are added: those of the pre mixes and squares to all, the others to the
   /// block of their token.
   template <class Block>
-  static PORTILE_DEVICE void send(const Block& block, int rank, const float* total, int turn) {
+  static PORTILE_DEVICE void send(const Block& block, int rank, const float* total, int turn, mailbox* box) {
+    if (block.thread() == 0) box->expect(cluster * (sent + owned) * sizeof(float));
     const int to = block.thread() / tile, n = block.thread() % tile;
     float* const received =
         block.template shared<float>(received_at * sizeof(float)) + (turn * cluster + rank) * sent;
-    store16(peer_shared(block, received + n * 4, to), load16(total + n * 4));
+    send16(block, received + n * 4, load16(total + n * 4), box, to);
     if (n < tile / 4)
-      store16(peer_shared(block, received + streams * tile + n * 4, to),
-              load16(total + mixes * tile + n * 4));
+      send16(block, received + streams * tile + n * 4, load16(total + mixes * tile + n * 4), box, to);
     float* const own =
         block.template shared<float>(owned_at * sizeof(float)) + (turn * cluster + rank) * owned;
-    for (int j = n; j < owned; j += tile) *peer_shared(block, own + j, to) = total[(streams + j) * tile + to];
+    for (int j = n; j < owned; j += tile) send4(block, own + j, total[(streams + j) * tile + to], box, to);
   }
 
   /// Adds the slices in order: the tile's pre mixes to the weights, the rest of the block's token to where it
