@@ -2,6 +2,8 @@
 // The steps of the mhc operations on a GPU, each once: the fused operations are made of the same functions
 // and of the same kernels as the others, so that their bits agree. The order of arithmetic is the reference's
 // wherever the contract fixes one.
+#include <cmath>
+
 #include <portile/core/numeric/elementary.hpp>
 #include <portile/core/numeric/tf32.hpp>
 #include <portile/kernels/mhc/sizes.hpp>
@@ -182,6 +184,33 @@ PORTILE_DEVICE void with_mult(std::int64_t mult, F f) {
 /// sinkhorn_lanes of a mult that is known at run time only.
 constexpr int lanes_of(std::int64_t mult) { return mult <= 1 ? 1 : mult <= 2 ? 2 : mult <= 4 ? 4 : 8; }
 
+/// Several quotients by one number. `fast`: the compiler's own steps of a correctly rounded division without
+/// its test for what they do not take; numbers and quotients are then 0 or within 2^-100 to 2^100.
+template <bool fast>
+struct divisor_of {
+  float d, y;
+
+  PORTILE_DEVICE explicit divisor_of(float divisor)
+      : d(divisor), y(fast ? reciprocal_of_normal(divisor) : 0.0f) {}
+  PORTILE_DEVICE float quotient(float a) const {
+    if constexpr (fast) {
+      float q = a * y;
+      q = ::fmaf(::fmaf(-d, q, a), y, q);
+      return ::fmaf(::fmaf(-d, q, a), y, q);
+    }
+    return a / d;
+  }
+};
+
+/// True when what the steps divide is in the range of divisor_of<true> from softmax + eps on: each entry is
+/// at least eps at first and loses no more than the size of a sum a step.
+inline bool sinkhorn_in_range(std::int64_t mult, std::int64_t repeat, double eps) {
+  return eps > 0 && eps <= 1 && repeat < 1000 &&
+         std::log2(eps) -
+                 static_cast<double>(2 * repeat) * std::log2(static_cast<double>(mult) * (1 + eps) + eps) >
+             -99;
+}
+
 template <int mult>
 PORTILE_DEVICE void softmax_row(float (&a)[mult]) {
   float top = a[0];
@@ -212,19 +241,19 @@ PORTILE_DEVICE float row_sum(const float (&a)[mult]) {
   return sum;
 }
 /// Divides each column by its sum + eps; gives the divisors.
-template <int mult, class Block>
+template <bool fast, int mult, class Block>
 PORTILE_DEVICE void normalise_columns(const Block& block, float (&a)[mult], float eps,
                                       float (&divisor)[mult]) {
   column_sums(block, a, divisor);
   PORTILE_UNROLL
-  for (int o = 0; o < mult; ++o) a[o] /= divisor[o] += eps;
+  for (int o = 0; o < mult; ++o) a[o] = divisor_of<fast>(divisor[o] += eps).quotient(a[o]);
 }
-template <int mult>
+template <bool fast, int mult>
 PORTILE_DEVICE float normalise_row(float (&a)[mult], float eps) {
-  const float divisor = row_sum(a) + eps;
+  const divisor_of<fast> divisor(row_sum(a) + eps);
   PORTILE_UNROLL
-  for (int o = 0; o < mult; ++o) a[o] /= divisor;
-  return divisor;
+  for (int o = 0; o < mult; ++o) a[o] = divisor.quotient(a[o]);
+  return divisor.d;
 }
 /// What the steps begin with: softmax + eps.
 template <int mult>
@@ -233,15 +262,25 @@ PORTILE_DEVICE void softmax_plus_eps(float (&a)[mult], float eps) {
   PORTILE_UNROLL
   for (int o = 0; o < mult; ++o) a[o] += eps;
 }
-template <int mult, class Block>
-PORTILE_DEVICE void sinkhorn_row(const Block& block, float (&a)[mult], std::int64_t repeat, float eps) {
+template <bool fast, int mult, class Block>
+PORTILE_DEVICE void sinkhorn_steps(const Block& block, float (&a)[mult], std::int64_t repeat, float eps) {
   float divisor[mult];
-  softmax_plus_eps(a, eps);
-  normalise_columns(block, a, eps, divisor);
+  normalise_columns<fast>(block, a, eps, divisor);
+  PORTILE_NO_UNROLL
   for (std::int64_t r = 1; r < repeat; ++r) {
-    normalise_row(a, eps);
-    normalise_columns(block, a, eps, divisor);
+    normalise_row<fast>(a, eps);
+    normalise_columns<fast>(block, a, eps, divisor);
   }
+}
+/// `fast`: sinkhorn_in_range.
+template <int mult, class Block>
+PORTILE_DEVICE void sinkhorn_row(const Block& block, float (&a)[mult], std::int64_t repeat, float eps,
+                                 bool fast) {
+  softmax_plus_eps(a, eps);
+  if (fast)
+    sinkhorn_steps<true>(block, a, repeat, eps);
+  else
+    sinkhorn_steps<false>(block, a, repeat, eps);
 }
 
 // ------------------------------------------------------------------------------------------------------------

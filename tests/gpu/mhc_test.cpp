@@ -437,3 +437,28 @@ TEST_CASE("mhc: long splits") {
               static_cast<const float*>(last.out.data)[i * mixes + j]);
   }
 }
+
+TEST_CASE("mhc: from the streams to a layer's input in one pass") {
+  // Four streams of a multiple of 128 channels: in clusters where the device has them and the tensors are
+  // aligned. How many tiles of tokens a cluster takes, and whether all of a slice fits, makes no difference.
+  struct sizes {
+    std::int64_t tokens, hidden;
+    bool plain;
+  };
+  for (const sizes& s : {sizes{1, 128, true}, sizes{16, 256, true}, sizes{65, 384, true},
+                         sizes{170, 1152, true}, sizes{17, 7168, true}, sizes{20, 1152, false}}) {
+    memory mem;
+    randomness r(static_cast<unsigned>(s.tokens));
+    maker k{mem, r, s.plain};
+    const std::int64_t t = s.tokens, m = 4, h = s.hidden;
+    INFO("tokens " << t << " hidden " << h);
+    mhc::pre_big_fuse b{.residual = k.bf16({t, m, h}),
+                        .fn = k.f32({24, m * h}),
+                        .scale = k.f32({3}),
+                        .base = k.f32({24}),
+                        .post_mix = k.f32({t, m}),
+                        .comb_mix = k.f32({t, m, m}),
+                        .layer_input = k.bf16({t, h})};
+    compare(b, 2e-5);
+  }
+}

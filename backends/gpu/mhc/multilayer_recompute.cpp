@@ -8,9 +8,10 @@ namespace {
 using namespace mhc_steps;
 
 /// A thread takes eight channels of a token through the layers; their streams stay in registers, as bf16.
-template <int most, bool aligned>
+/// `exact`: there are `most` of them, and the mixes are aligned.
+template <int most, bool aligned, bool exact>
 struct layers_kernel {
-  static constexpr int threads = 256;
+  static constexpr int threads = exact ? 128 : 256, min_blocks = exact ? 5 : most > 4 ? 1 : 2;
   static constexpr int max_layers = 24;  ///< of a launch: the pointers travel with the parameters
   struct layer {
     rows<const float> pre_mix, post_mix, comb_mix;
@@ -27,6 +28,8 @@ struct layers_kernel {
   };
   static_assert(sizeof(params) <= 4096);
 
+  static PORTILE_DEVICE bool there(const params& p, int stream) { return exact || stream < p.mult; }
+
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     for (std::int64_t at = block.index() * threads + block.thread(); at < p.chunks;
@@ -36,42 +39,44 @@ struct layers_kernel {
       PORTILE_UNROLL
       for (int i = 0; i < most; ++i) {
         stream[i] = words4{};
-        if (i < p.mult) stream[i] = load_chunk<aligned>(p.initial.at(t, i) + h);
+        if (there(p, i)) stream[i] = load_chunk<aligned>(p.initial.at(t, i) + h);
       }
+      words4 following{};
+      if (p.posts > 0) following = load_chunk<aligned>(p.layers[0].layer_output.at(t) + h);
       for (int l = 0; l < p.count; ++l) {
         const layer& a = p.layers[l];
         const bool post = l < p.posts;
-        words4 x{};
-        if (post) x = load_chunk<aligned>(a.layer_output.at(t) + h);
+        const words4 x = following;
+        if (l + 1 < p.posts) following = load_chunk<aligned>(p.layers[l + 1].layer_output.at(t) + h);
         float pre_mix[most], post_mix[most], sum[chunk] = {};
         load_all(a.pre_mix.at(t), p, pre_mix);
         if (post) load_all(a.post_mix.at(t), p, post_mix);
         PORTILE_UNROLL
         for (int i = 0; i < most; ++i)
-          if (i < p.mult) add_scaled(pre_mix[i], stream[i], sum);
+          if (there(p, i)) add_scaled(pre_mix[i], stream[i], sum);
         store_chunk<aligned>(a.layer_input.at(t) + h, round_chunk(sum));
         if (!post) continue;
 
         float comb[most][most];
         PORTILE_UNROLL
         for (int i = 0; i < most; ++i)
-          if (i < p.mult) load_all(a.comb_mix.at(t, i), p, comb[i]);
+          if (there(p, i)) load_all(a.comb_mix.at(t, i), p, comb[i]);
         words4 next[most];
         PORTILE_UNROLL
         for (int o = 0; o < most; ++o) {
-          if (o >= p.mult) continue;
+          if (!there(p, o)) continue;
           float v[chunk];
           PORTILE_UNROLL
           for (int e = 0; e < chunk; ++e) v[e] = post_mix[o] * lane_value(x, e);
           PORTILE_UNROLL
           for (int i = 0; i < most; ++i)
-            if (i < p.mult) add_scaled(comb[i][o], stream[i], v);
+            if (there(p, i)) add_scaled(comb[i][o], stream[i], v);
           next[o] = round_chunk(v);
           store_chunk<aligned>(a.residual.at(t, o) + h, next[o]);
         }
         PORTILE_UNROLL
         for (int o = 0; o < most; ++o)
-          if (o < p.mult) stream[o] = next[o];
+          if (there(p, o)) stream[o] = next[o];
       }
     }
   }
@@ -80,7 +85,7 @@ struct layers_kernel {
     PORTILE_UNROLL
     for (int i = 0; i < most; i += batch) {
       float w[batch];
-      load_weights(from + i, p.mult - i, p.mixes_aligned && i + batch <= p.mult, w);
+      load_weights(from + i, p.mult - i, exact || (p.mixes_aligned && i + batch <= p.mult), w);
       PORTILE_UNROLL
       for (int n = 0; n < batch; ++n) v[i + n] = w[n];
     }
@@ -96,10 +101,17 @@ struct multilayer_recompute_simt {
     for (std::int64_t l = 0; l < p.pre_mix.size; ++l) aligned = aligned && whole_chunks(p.layer_input[l]);
     for (std::int64_t l = 0; l < p.layer_output.size; ++l)
       aligned = aligned && whole_chunks(p.layer_output[l]) && whole_chunks(p.residual[l]);
-    if (mult <= 4)
-      aligned ? fused<4, true>(c, p) : fused<4, false>(c, p);
+    bool mixes_aligned = true;
+    for (std::int64_t l = 0; l < p.pre_mix.size; ++l)
+      mixes_aligned = mixes_aligned && whole_chunks(p.pre_mix[l]);
+    for (std::int64_t l = 0; l < p.layer_output.size; ++l)
+      mixes_aligned = mixes_aligned && whole_chunks(p.post_mix[l]) && whole_chunks(p.comb_mix[l]);
+    if (mult == 4 && aligned && mixes_aligned)
+      fused<4, true, true>(c, p, mixes_aligned);
+    else if (mult <= 4)
+      aligned ? fused<4, true>(c, p, mixes_aligned) : fused<4, false>(c, p, mixes_aligned);
     else
-      aligned ? fused<8, true>(c, p) : fused<8, false>(c, p);
+      aligned ? fused<8, true>(c, p, mixes_aligned) : fused<8, false>(c, p, mixes_aligned);
   }
 
  private:
@@ -108,9 +120,9 @@ struct multilayer_recompute_simt {
     return l == 0 ? p.initial_residual : p.residual[l - 1];
   }
 
-  template <int most, bool aligned>
-  static void fused(const context& c, const mhc::multilayer_recompute& p) {
-    using kernel = layers_kernel<most, aligned>;
+  template <int most, bool aligned, bool exact = false>
+  static void fused(const context& c, const mhc::multilayer_recompute& p, bool mixes_aligned) {
+    using kernel = layers_kernel<most, aligned, exact>;
     typename kernel::params q{};
     q.mult = p.initial_residual.extent(1);
     const std::int64_t row_chunks = p.initial_residual.extent(2) / chunk;
@@ -120,19 +132,17 @@ struct multilayer_recompute_simt {
       q.initial = rows<const bf16>(before(p, first));
       q.count = static_cast<int>(std::min<std::int64_t>(kernel::max_layers, p.pre_mix.size - first));
       q.posts = static_cast<int>(std::min<std::int64_t>(kernel::max_layers, p.layer_output.size - first));
-      q.mixes_aligned = true;
+      q.mixes_aligned = mixes_aligned;
       for (int n = 0; n < q.count; ++n) {
         const std::int64_t l = first + n;
         auto& a = q.layers[n];
         a.pre_mix = rows<const float>(p.pre_mix[l]);
         a.layer_input = rows<bf16>(p.layer_input[l]);
-        q.mixes_aligned = q.mixes_aligned && whole_chunks(p.pre_mix[l]);
         if (n >= q.posts) continue;
         a.layer_output = rows<const bf16>(p.layer_output[l]);
         a.post_mix = rows<const float>(p.post_mix[l]);
         a.comb_mix = rows<const float>(p.comb_mix[l]);
         a.residual = rows<bf16>(p.residual[l]);
-        q.mixes_aligned = q.mixes_aligned && whole_chunks(p.post_mix[l]) && whole_chunks(p.comb_mix[l]);
       }
       gpu::launch<kernel>(c, numeric::ceil_div(q.chunks, kernel::threads), 0, q);
     }

@@ -1,7 +1,9 @@
 #include <portile/kernels/mhc/pre.hpp>
 #include <portile/kernels/mhc/pre_big_fuse.hpp>
 
-#include "backends/gpu/mhc.hpp"
+#include "backends/gpu/mhc/mixes.hpp"
+#include "backends/gpu/mhc/slices.hpp"
+#include "backends/gpu/reduce.hpp"
 
 namespace portile::gpu {
 namespace {
@@ -12,14 +14,7 @@ using namespace mhc_steps;
 /// comb_mix.
 struct mixes_kernel {
   static constexpr int threads = 128, ahead = 4;
-  struct params {
-    partial_sums from;
-    mix_affine affine;
-    rows<float> pre_mix, post_mix, comb_mix, out_mul;  ///< out_mul and sqrsum without data: not wanted
-    float* sqrsum;
-    std::int64_t repeat;
-    float size, norm_eps, pre_eps, sinkhorn_eps, post_mult_value;
-  };
+  using params = mixes_params;
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
@@ -64,42 +59,40 @@ struct mixes_kernel {
       }
       if (live && i == 0 && p.sqrsum) p.sqrsum[t] = sum[values - 1];
 
-      const float r = rms_rstd(sum[values - 1], p.size, p.norm_eps);
-      if (live) {
-        p.pre_mix.at(t)[i] = p.affine.pre(sum[0] * r, i, p.pre_eps);
-        p.post_mix.at(t)[i] = p.affine.post(sum[1] * r, i, p.post_mult_value);
-      }
-      float a[mult];
-      PORTILE_UNROLL
-      for (int o = 0; o < mult; ++o) a[o] = p.affine(sum[2 + o] * r, column(2 + o));
-      sinkhorn_row<mult>(block, a, p.repeat, p.sinkhorn_eps);
-      if (!live) continue;
-      PORTILE_UNROLL
-      for (int o = 0; o < mult; ++o) p.comb_mix.at(t, i)[o] = a[o];
+      store_mixes<mult>(block, p, t, i, live, sum);
     }
   }
 };
 
-/// From the partial sums on: the mixes, then the weighted streams. pre_mix is where they meet.
+/// What the mixes are made of but for where the sums and the pre mixes are.
 template <class P>
-void finish(const context& c, const P& p, const partial_sums& from, const tensor& out_mul,
-            const tensor& sqrsum, const rows<float>& pre_mix, bool pre_mix_aligned) {
-  const std::int64_t mult = p.residual.extent(1), tokens = p.residual.extent(0);
-  mixes_kernel::params q{};
-  q.from = from;
+mixes_params mixes_of(const P& p) {
+  const std::int64_t mult = p.residual.extent(1);
+  mixes_params q{};
   q.affine = {static_cast<const float*>(p.scale.data), static_cast<const float*>(p.base.data), mult};
-  q.pre_mix = pre_mix;
   q.post_mix = rows<float>(p.post_mix);
   q.comb_mix = rows<float>(p.comb_mix);
-  if (out_mul) q.out_mul = rows<float>(out_mul);
-  q.sqrsum = static_cast<float*>(sqrsum.data);
   q.repeat = p.sinkhorn_repeat;
   q.size = static_cast<float>(mult * p.residual.extent(2));
   q.norm_eps = static_cast<float>(p.norm_eps);
   q.pre_eps = static_cast<float>(p.pre_eps);
   q.sinkhorn_eps = static_cast<float>(p.sinkhorn_eps);
   q.post_mult_value = static_cast<float>(p.post_mult_value);
-  gpu::launch<mixes_kernel>(c, numeric::ceil_div(tokens, mixes_kernel::threads / lanes_of(mult)), 0, q);
+  q.in_range = sinkhorn_in_range(mult, p.sinkhorn_repeat, p.sinkhorn_eps);
+  return q;
+}
+
+/// From the partial sums on: the mixes, then the weighted streams. pre_mix is where they meet.
+template <class P>
+void finish(const context& c, const P& p, const partial_sums& from, const tensor& out_mul,
+            const tensor& sqrsum, const rows<float>& pre_mix, bool pre_mix_aligned) {
+  mixes_params q = mixes_of(p);
+  q.from = from;
+  q.pre_mix = pre_mix;
+  if (out_mul) q.out_mul = rows<float>(out_mul);
+  q.sqrsum = static_cast<float*>(sqrsum.data);
+  const int each = mixes_kernel::threads / lanes_of(p.residual.extent(1));
+  gpu::launch<mixes_kernel>(c, numeric::ceil_div(p.residual.extent(0), each), 0, q);
   launch_apply_mix(c, p.residual, rows<const float>(pre_mix.data, pre_mix.token, 0), pre_mix_aligned,
                    p.layer_input);
 }
@@ -137,8 +130,10 @@ struct pre_simt {
 
 struct pre_big_fuse_simt {
   static std::uint64_t workspace(const portile_device_info& device, const mhc::pre_big_fuse& p) {
+    if (p.out_mul_splitted) return mixes_bytes(p.residual);
     return mixes_bytes(p.residual) +
-           (p.out_mul_splitted ? 0 : own_partials(device, p, p.fn_splits, nullptr).bytes());
+           (in_slices(device, p) ? slices(p, nullptr) : own_partials(device, p, p.fn_splits, nullptr))
+               .bytes();
   }
   static void launch(const context& c, const mhc::pre_big_fuse& p) {
     if (p.residual.extent(0) == 0) return;
@@ -154,12 +149,62 @@ struct pre_big_fuse_simt {
       sums.mul_token = mul.stride(1);
       sums.square_split = squares.stride(0);
       sums.square_token = 1;
+    } else if (in_slices(*c.call.device, p)) {
+      sums = slices(p, c.call.workspace);
+      if (start_slices(c, p, sums) && !c.prepare) return;
     } else {
       sums = own_partials(*c.call.device, p, p.fn_splits, c.call.workspace);
       const std::int64_t channels = p.fn.extent(1);
       launch_partial_sums(c, p.residual, p.fn, {}, channels, std::min(p.fn_splits, channels), sums);
     }
     finish(c, p, sums, {}, {}, own_mixes(c, p.residual), p.residual.extent(1) % 4 == 0);
+  }
+
+ private:
+  using alone = slices_kernel<false, false>;
+
+  /// Whether the products are summed in slices of the channels. Whether in clusters is up to the launch and
+  /// to the addresses, and does not change the bits.
+  static bool in_slices(const portile_device_info& device, const mhc::pre_big_fuse& p) {
+    const std::int64_t hidden = p.residual.extent(2);
+    return has_clusters(device) && has_mma_tf32(device) && p.residual.extent(1) == alone::streams &&
+           hidden % (alone::cluster * chunk) == 0 && hidden > 0 &&
+           hidden <= alone::cluster * alone::max_slice;
+  }
+  static partial_sums slices(const mhc::pre_big_fuse& p, void* memory) {
+    auto* const after = memory ? static_cast<unsigned char*>(memory) + mixes_bytes(p.residual) : nullptr;
+    return {after, alone::cluster, p.residual.extent(0), alone::mixes};
+  }
+  /// True when that was all; else the sums of the slices are there.
+  static bool start_slices(const context& c, const mhc::pre_big_fuse& p, const partial_sums& sums) {
+    slices_params q{};
+    q.residual = rows<const bf16>(p.residual);
+    q.fn = static_cast<const float*>(p.fn.data);
+    q.fn_stride = p.fn.stride(0);
+    q.hidden = p.residual.extent(2);
+    q.tiles = numeric::ceil_div(p.residual.extent(0), alone::tile);
+    q.mixes = mixes_of(p);
+    q.mixes.from = sums;
+    q.out = rows<bf16>(p.layer_input);
+    q.kept = sums.out_mul;
+    q.slice = static_cast<int>(q.hidden / alone::cluster);
+    q.stream_units = narrow_divider(q.slice / chunk);
+    q.aligned = whole_chunks(p.residual);
+    q.fn_aligned = whole_chunks(p.fn);
+    bool done = false;
+    if (q.aligned && whole_chunks(p.layer_input))
+      done = q.slice == alone::max_slice ? start_clusters<true>(c, q) : start_clusters<false>(c, q);
+    if (!done || c.prepare)
+      gpu::launch<alone>(c, std::min<std::int64_t>(q.tiles, 8) * alone::cluster, alone::shared_bytes(q.slice),
+                         q);
+    return done;
+  }
+  template <bool full>
+  static bool start_clusters(const context& c, const slices_params& q) {
+    using kernel = slices_kernel<true, full>;
+    const std::size_t shared = kernel::shared_bytes(q.slice);
+    return shared <= static_cast<std::size_t>(c.call.device->max_shared) &&
+           launch_clusters<kernel>(c, q.tiles, shared, q);
   }
 };
 

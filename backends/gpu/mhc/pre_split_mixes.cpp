@@ -37,14 +37,15 @@ struct split_kernel {
       else
         v[0] = p.x.at(t)[j];
       float* to;
-      if (j < mult) {
-        to = p.pre_mix.at(t) + j;
+      if (j < 2 * mult) {
+        // Pieces of both kinds meet in a wave: one sigmoid for them.
+        const bool post = j >= mult;
+        to = post ? p.post_mix.at(t) + (j - mult) : p.pre_mix.at(t) + j;
         PORTILE_UNROLL
-        for (int i = 0; i < width; ++i) v[i] = p.affine.pre(v[i], j + i, p.pre_eps);
-      } else if (j < 2 * mult) {
-        to = p.post_mix.at(t) + (j - mult);
-        PORTILE_UNROLL
-        for (int i = 0; i < width; ++i) v[i] = p.affine.post(v[i], j + i - mult, p.post_mult_value);
+        for (int i = 0; i < width; ++i) {
+          const float s = numeric::sigmoid_f32(p.affine(v[i], j + i));
+          v[i] = post ? s * p.post_mult_value : s + p.pre_eps;
+        }
       } else {
         const std::int64_t row = p.mult.quotient(j);
         to = p.comb_mix.at(t, row - 2) + (j - row * mult);
@@ -71,22 +72,24 @@ struct split_backward_params {
   float post_mult_value;
   bool accumulate;
 
-  /// How a block of `threads` covers columns: `wide` of them at a time by `deep` threads each.
+  /// How a block of `threads` covers columns: `wide` of them at a time by `deep` threads each, no more of
+  /// them than one thread adds up quickly.
   PORTILE_DEVICE static int wide(std::int64_t columns, int threads) {
     return columns < threads ? static_cast<int>(columns) : threads;
   }
+  PORTILE_DEVICE static int deep(int wide, int threads) { return threads / wide < 16 ? threads / wide : 16; }
 };
 
 /// A block sums a part of the tokens; x_grad is complete.
 struct split_backward_kernel {
-  static constexpr int threads = 256, ahead = 4;
+  static constexpr int threads = 256, ahead = 8;
   using params = split_backward_params;
   static constexpr std::size_t shared_bytes = 2 * threads * sizeof(double);
 
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     double* const scratch = block.template shared<double>();
-    const int wide = params::wide(p.mixes, threads), deep = threads / wide;
+    const int wide = params::wide(p.mixes, threads), deep = params::deep(wide, threads);
     const int column = block.thread() % wide, depth = block.thread() / wide;
     for (std::int64_t part = block.index(); part < p.parts; part += block.grid()) {
       const std::int64_t first = part * p.part;
@@ -149,7 +152,7 @@ struct split_backward_kernel {
 
 /// One block adds the parts in order.
 struct split_total_kernel {
-  static constexpr int threads = 256, ahead = 8;
+  static constexpr int threads = 1024, ahead = 8;
   using params = split_backward_params;
   static constexpr std::size_t shared_bytes = threads * sizeof(double);
 
@@ -158,7 +161,7 @@ struct split_total_kernel {
     if (block.index() > 0) return;
     double* const scratch = block.template shared<double>();
     const std::int64_t columns = 2 * p.mixes;
-    const int wide = params::wide(columns, threads), deep = threads / wide;
+    const int wide = params::wide(columns, threads), deep = params::deep(wide, threads);
     const int column = block.thread() % wide, depth = block.thread() / wide;
     double scale = 0;  // of the kind of this thread's number
     for (std::int64_t c0 = 0; c0 < columns; c0 += wide) {
@@ -182,10 +185,13 @@ struct split_total_kernel {
         if (c < p.mixes) add(p.base_grad[c], sum, p.accumulate);
       }
       block.barrier();
-      if (block.thread() < 3)
-        for (int i = 0; i < wide; ++i)
-          if (c0 + i >= p.mixes && c0 + i < columns && p.affine.segment(c0 + i - p.mixes) == block.thread())
-            scale += scratch[i];
+      if (block.thread() < 3) {
+        const std::int64_t kind = block.thread(), mult = p.affine.mult;
+        const std::int64_t begin = p.mixes + kind * mult - c0;
+        const std::int64_t end = kind < 2 ? begin + mult : columns - c0;
+        const auto last = static_cast<int>(end < wide ? end : wide);
+        for (int i = begin > 0 ? static_cast<int>(begin) : 0; i < last; ++i) scale += scratch[i];
+      }
       block.barrier();
     }
     const bool head = p.mixes == p.affine.mult;

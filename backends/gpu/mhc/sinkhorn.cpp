@@ -54,8 +54,9 @@ struct sinkhorn_params {
   rows<float> out;
   std::int64_t tokens, mult, repeat;
   float eps;
-  bool aligned;
-  int kept;  ///< backward: pairs of steps whose divisors fit shared memory
+  bool aligned, in_range;
+  bool huge;  ///< sums may overflow
+  int kept;   ///< backward: pairs of steps whose divisors fit shared memory
 };
 
 struct sinkhorn_kernel {
@@ -71,7 +72,7 @@ struct sinkhorn_kernel {
         const row_place<mult> at(block, first, p.tokens);
         float a[mult];
         load_row<mult>(p.x.at(at.token, at.row), p.aligned, a);
-        sinkhorn_row<mult>(block, a, p.repeat, p.eps);
+        sinkhorn_row<mult>(block, a, p.repeat, p.eps, p.in_range);
         if (at.live) store_row<mult>(p.out.at(at.token, at.row), p.aligned, a);
       }
     });
@@ -80,7 +81,7 @@ struct sinkhorn_kernel {
 
 /// Forward once, keeping each step's divisors; then back, each matrix rebuilt from the one after it. When not
 /// all divisors fit, the last `kept` pairs of steps come first, and the way there is gone once more for those
-/// before.
+/// before. Quotients are products with reciprocals, which the result's tolerance allows.
 struct sinkhorn_backward_kernel {
   static constexpr int threads = 128;
   static constexpr int max_kept = 32;
@@ -93,24 +94,62 @@ struct sinkhorn_backward_kernel {
     with_mult(p.mult, [&](auto constant) { backward<decltype(constant)::value>(block, p); });
   }
 
+  /// Sums of each column over the rows, in every lane.
+  template <int mult, class Block>
+  static PORTILE_DEVICE void sum_columns(const Block& block, const float (&a)[mult], float (&sum)[mult]) {
+    if constexpr (mult == sinkhorn_lanes<mult>) {
+      PORTILE_UNROLL
+      for (int o = 0; o < mult; ++o) sum[o] = a[o];
+      PORTILE_UNROLL
+      for (int m = 1; m < mult; m *= 2) {
+        PORTILE_UNROLL
+        for (int o = 0; o < mult; ++o) sum[o] += block.shuffle_xor(sum[o], m);
+      }
+    } else {
+      column_sums(block, a, sum);
+    }
+  }
+  /// The kept divisors of all columns, of which the lane `number` has stored its own.
+  template <int mult>
+  static PORTILE_DEVICE void load_columns(const float* kept, int number, float (&divisor)[mult]) {
+    kept -= number;
+    if constexpr (mult % 4 == 0) {
+      load_values<float, mult>(kept, 0, divisor);
+    } else {
+      PORTILE_UNROLL
+      for (int o = 0; o < mult; ++o) divisor[o] = kept[o];
+    }
+  }
+
   template <int mult, class Block>
   static PORTILE_DEVICE void backward(const Block& block, const params& p) {
     constexpr int lanes = sinkhorn_lanes<mult>, tokens = threads / lanes;
     float* const mine = block.template shared<float>() + block.thread();
-    const int first_lane = block.lane() / lanes * lanes, number = block.lane() - first_lane;
+    const int number = block.lane() % lanes;
     for (std::int64_t first = block.index() * tokens; first < p.tokens; first += block.grid() * tokens) {
       const row_place<mult> at(block, first, p.tokens);
-      float a[mult], g[mult], divisor[mult];
+      float a[mult], g[mult], divisor[mult], soft[mult];
+      load_row<mult>(p.x.at(at.token, at.row), p.aligned, soft);
       load_row<mult>(p.out_grad.at(at.token, at.row), p.aligned, g);
+      softmax_row(soft);
 
       // Pair 0 is the first step over columns alone, pair r a step over rows and one over columns.
       for (std::int64_t end = p.repeat; end > 0; end -= p.kept) {
         const std::int64_t begin = end > p.kept ? end - p.kept : 0;
-        load_row<mult>(p.x.at(at.token, at.row), p.aligned, a);
-        softmax_plus_eps(a, p.eps);
+        PORTILE_UNROLL
+        for (int o = 0; o < mult; ++o) a[o] = soft[o] + p.eps;
+        PORTILE_NO_UNROLL
         for (std::int64_t r = 0; r < end; ++r) {
-          const float row_divisor = r > 0 ? normalise_row(a, p.eps) : 1.0f;
-          normalise_columns(block, a, p.eps, divisor);
+          float row_divisor = 1.0f;
+          if (r > 0) {
+            row_divisor = row_sum(a) + p.eps;
+            const float y = inverse(row_divisor, p.in_range);
+            PORTILE_UNROLL
+            for (int o = 0; o < mult; ++o) a[o] *= y;
+          }
+          sum_columns(block, a, divisor);
+          PORTILE_UNROLL
+          for (int o = 0; o < mult; ++o) a[o] *= inverse(divisor[o] += p.eps, p.in_range);
           if (r < begin) continue;
           float* const kept = mine + (r - begin) * 2 * threads;
           kept[0] = row_divisor;
@@ -119,41 +158,64 @@ struct sinkhorn_backward_kernel {
           for (int o = 1; o < mult; ++o) column = number == o ? divisor[o] : column;
           kept[threads] = column;
         }
+        block.wave_barrier();  // a lane reads what the others of its token have kept
+        PORTILE_NO_UNROLL
         for (std::int64_t r = end - 1; r >= begin; --r) {
           const float* const kept = mine + (r - begin) * 2 * threads;
-          const float column = kept[threads], row_divisor = kept[0];
-          float slope[mult];
+          const float row_divisor = kept[0], row_inverse = inverse(row_divisor, p.in_range);
+          load_columns<mult>(kept + threads, number, divisor);
+          float slope[mult], sums[mult], entered[mult] = {};
+          if (p.huge) rebuild<mult>(block, soft, p.eps, r, entered, a);
           PORTILE_UNROLL
           for (int o = 0; o < mult; ++o) {
-            divisor[o] = block.shuffle(column, first_lane + o);
-            a[o] *= divisor[o];
+            if (!p.huge) a[o] *= divisor[o];
             slope[o] = g[o] * a[o];
           }
-          float sums[mult];
-          column_sums(block, slope, sums);
+          sum_columns(block, slope, sums);
           PORTILE_UNROLL
-          for (int o = 0; o < mult; ++o) g[o] = (g[o] - sums[o] / divisor[o]) / divisor[o];
+          for (int o = 0; o < mult; ++o) {
+            const float y = inverse(divisor[o], p.in_range);
+            g[o] = (g[o] - sums[o] * y) * y;
+          }
           if (r == 0) continue;
           PORTILE_UNROLL
           for (int o = 0; o < mult; ++o) {
-            a[o] *= row_divisor;
+            a[o] = p.huge ? entered[o] : a[o] * row_divisor;
             slope[o] = g[o] * a[o];
           }
-          const float sum = row_sum(slope) / row_divisor;
+          const float sum = row_sum(slope) * row_inverse;
           PORTILE_UNROLL
-          for (int o = 0; o < mult; ++o) g[o] = (g[o] - sum) / row_divisor;
+          for (int o = 0; o < mult; ++o) g[o] = (g[o] - sum) * row_inverse;
         }
+        block.wave_barrier();
       }
-      load_row<mult>(p.x.at(at.token, at.row), p.aligned,
-                     a);  // from the cache: fewer registers than to keep it
-      softmax_row(a);
       PORTILE_UNROLL
-      for (int o = 0; o < mult; ++o) divisor[o] = g[o] * a[o];
+      for (int o = 0; o < mult; ++o) divisor[o] = g[o] * soft[o];
       const float sum = row_sum(divisor);
       PORTILE_UNROLL
-      for (int o = 0; o < mult; ++o) g[o] = (g[o] - sum) * a[o];
+      for (int o = 0; o < mult; ++o) g[o] = (g[o] - sum) * soft[o];
       if (at.live) store_row<mult>(p.out.at(at.token, at.row), p.aligned, g);
     }
+  }
+
+  /// The matrices that enter pair r and its step over columns. Sums that overflow leave nothing to go back
+  /// from.
+  template <int mult, class Block>
+  static PORTILE_DEVICE void rebuild(const Block& block, const float (&soft)[mult], float eps, std::int64_t r,
+                                     float (&entered)[mult], float (&a)[mult]) {
+    float divisor[mult];
+    PORTILE_UNROLL
+    for (int o = 0; o < mult; ++o) a[o] = soft[o] + eps;
+    PORTILE_NO_UNROLL
+    for (std::int64_t q = 0; q <= r; ++q) {
+      PORTILE_UNROLL
+      for (int o = 0; o < mult; ++o) entered[o] = a[o];
+      if (q > 0) normalise_row<false>(a, eps);
+      if (q < r) normalise_columns<false>(block, a, eps, divisor);
+    }
+  }
+  static PORTILE_DEVICE float inverse(float divisor, bool in_range) {
+    return in_range ? reciprocal_of_normal(divisor) : 1.0f / divisor;
   }
 };
 
@@ -168,6 +230,8 @@ void start(const context& c, const P& p, const tensor& out_grad, const tensor& o
                           p.repeat,
                           static_cast<float>(p.eps),
                           whole_chunks(p.x) && whole_chunks(out_grad) && whole_chunks(out),
+                          sinkhorn_in_range(p.x.extent(1), p.repeat, p.eps),
+                          p.eps > 0x1p+100,
                           kept};
   gpu::launch<Kernel>(c, numeric::ceil_div(q.tokens, Kernel::threads / lanes_of(q.mult)), shared_bytes, q);
 }

@@ -13,10 +13,12 @@ struct rope_heads {
   std::int64_t count = 0;
 };
 
-/// A thread rotates as many pairs as 16 bytes hold values (`vector`), or one pair.
+/// A thread rotates as many pairs of each of its heads as 16 bytes hold values (`vector`), or one pair. The
+/// angles are the same for all heads: a thread takes up to four, a fourth of the token's heads apart, so that
+/// neighbouring lanes have neighbouring heads.
 template <class T, bool vector>
 struct rope_pairs {
-  static constexpr int threads = 256;
+  static constexpr int threads = 256, most = vector ? 4 : 1;
   static constexpr int pairs = vector ? 16 / static_cast<int>(sizeof(T)) : 1;
 
   struct params {
@@ -26,6 +28,7 @@ struct rope_pairs {
     const std::int64_t* positions64;
     std::int64_t cache_stride, position_batch, position_step;
     std::int64_t num_positions, half, seqlen_offset, items;
+    std::int64_t query_groups, key_groups;  ///< of heads, each of a thread
     divider per_token, per_head, tokens;
     std::uint64_t* trap;
     bool interleaved, conjugate;
@@ -37,19 +40,23 @@ struct rope_pairs {
          item += block.grid() * threads) {
       const std::int64_t token = p.per_token.quotient(item), rest = item - token * p.per_token.value();
       const std::int64_t batch = p.tokens.quotient(token), t = token - batch * p.tokens.value();
-      const std::int64_t head = p.per_head.quotient(rest), i = (rest - head * p.per_head.value()) * pairs;
-      const bool of_query = head < p.query.count, any = of_query || head - p.query.count < p.key.count;
+      const std::int64_t group = p.per_head.quotient(rest), i = (rest - group * p.per_head.value()) * pairs;
+      const bool of_query = group < p.query_groups;
 
       // The heads are loaded before the position is known.
       const rope_heads<T>& heads = of_query ? p.query : p.key;
-      T* row = heads.data + batch * heads.batch + t * heads.token +
-               (of_query ? head : head - p.query.count) * heads.head;
-      T *first = row + (p.interleaved ? 2 * i : i), *second = p.interleaved ? first + pairs : first + p.half;
-      const bool live = any && i < p.half;
-      float x[2 * pairs] = {};
-      if (live) {
-        load(first, x);
-        load(second, x + pairs);
+      const std::int64_t head = of_query ? group : group - p.query_groups;
+      const std::int64_t step = of_query ? p.query_groups : p.key_groups;
+      const std::int64_t left = i < p.half ? heads.count - head : 0;
+      T* const first = heads.data + batch * heads.batch + t * heads.token + head * heads.head +
+                       (p.interleaved ? 2 * i : i);
+      const std::int64_t second = p.interleaved ? pairs : p.half, next = step * heads.head;
+      raw x[most][2] = {};
+      PORTILE_UNROLL
+      for (int h = 0; h < most; ++h) {
+        if (h * step >= left) continue;
+        x[h][0] = load(first + h * next);
+        x[h][1] = load(first + h * next + second);
       }
       const std::int64_t at = batch * p.position_batch + t * p.position_step;
       const std::int64_t position = p.positions32 ? p.positions32[at] : p.positions64 ? p.positions64[at] : t;
@@ -57,7 +64,7 @@ struct rope_pairs {
         raise_trap(p.trap, 0, token);
         continue;
       }
-      if (!live) continue;
+      if (left <= 0) continue;
       const float* cosines = p.cache + (position + p.seqlen_offset) * p.cache_stride + i;
       float c[pairs], s[pairs];
       if constexpr (vector) {
@@ -67,15 +74,26 @@ struct rope_pairs {
         c[0] = cosines[0];
         s[0] = cosines[p.half];
       }
-      if (p.interleaved) {
+      if (p.conjugate) {
         PORTILE_UNROLL
-        for (int j = 0; j < pairs; ++j) rotate(x[2 * j], x[2 * j + 1], c[j], p.conjugate ? -s[j] : s[j]);
-      } else {
-        PORTILE_UNROLL
-        for (int j = 0; j < pairs; ++j) rotate(x[j], x[pairs + j], c[j], p.conjugate ? -s[j] : s[j]);
+        for (int j = 0; j < pairs; ++j) s[j] = -s[j];
       }
-      store(first, x);
-      store(second, x + pairs);
+      PORTILE_UNROLL
+      for (int h = 0; h < most; ++h) {
+        if (h * step >= left) continue;
+        float v[2 * pairs];
+        unpack(x[h][0], v);
+        unpack(x[h][1], v + pairs);
+        if (p.interleaved) {
+          PORTILE_UNROLL
+          for (int j = 0; j < pairs; ++j) rotate(v[2 * j], v[2 * j + 1], c[j], s[j]);
+        } else {
+          PORTILE_UNROLL
+          for (int j = 0; j < pairs; ++j) rotate(v[j], v[pairs + j], c[j], s[j]);
+        }
+        store(first + h * next, v);
+        store(first + h * next + second, v + pairs);
+      }
     }
   }
 
@@ -85,16 +103,27 @@ struct rope_pairs {
     b = ::fmaf(a, s, b * c);
     a = rotated;
   }
-  static PORTILE_DEVICE void load(const T* p, float* v) {
+  /// Values as they lie in memory: those of a vector, or one.
+  using raw = std::conditional_t<vector, words4, T>;
+  static PORTILE_DEVICE raw load(const T* p) {
+    if constexpr (vector)
+      return load16(p);
+    else
+      return *p;
+  }
+  static PORTILE_DEVICE void unpack(const raw& w, float* v) {
     if constexpr (!vector) {
-      v[0] = load_value(p, 0);
-    } else if constexpr (std::is_same_v<T, numeric::f16>) {
-      const words4 w = load16(p);
-      PORTILE_UNROLL
-      for (int j = 0; j < pairs; ++j)
-        v[j] = numeric::to_float(numeric::f16{static_cast<std::uint16_t>(w.w[j / 2] >> (j % 2 * 16))});
+      v[0] = load_value(&w, 0);
     } else {
-      load_values<T, pairs>(p, 0, v);
+      PORTILE_UNROLL
+      for (int j = 0; j < pairs; ++j) {
+        if constexpr (std::is_same_v<T, float>)
+          v[j] = numeric::bits_float(w.w[j]);
+        else if constexpr (std::is_same_v<T, numeric::bf16>)
+          v[j] = j % 2 == 0 ? bf16_low(w.w[j / 2]) : bf16_high(w.w[j / 2]);
+        else
+          v[j] = numeric::to_float(numeric::f16{static_cast<std::uint16_t>(w.w[j / 2] >> (j % 2 * 16))});
+      }
     }
   }
   static PORTILE_DEVICE void store(T* p, const float* v) {
@@ -168,7 +197,9 @@ struct rope_simt {
     if (batches * tokens == 0) return;
     // A position is looked at even where there is nothing to rotate.
     const std::int64_t per_head = std::max<std::int64_t>(half / K::pairs, 1);
-    const std::int64_t per_token = std::max<std::int64_t>((k.query.count + k.key.count) * per_head, 1);
+    k.query_groups = numeric::ceil_div(k.query.count, K::most);
+    k.key_groups = numeric::ceil_div(k.key.count, K::most);
+    const std::int64_t per_token = std::max<std::int64_t>((k.query_groups + k.key_groups) * per_head, 1);
     k.items = batches * tokens * per_token;
     k.per_token = divider(per_token, k.items + K::threads);
     k.per_head = divider(per_head, per_token);
