@@ -136,7 +136,9 @@ double cost(const gemm_shape& s, const gemm_config& c) {
   const double uneven = 1 + 0.15 * (waves * static_cast<double>(at_once) / static_cast<double>(clusters) - 1);
   const double dram =
       (waves > 1 ? uneven : 1.0) * dram_bytes / (4.2e6 * std::min(1.0, 0.55 + 0.45 * busy / sms)) * clock;
-  return (std::max({tensor, l2 + store + 1100, dram + store + 1100})) / clock + 2.0 +
+  // Rows of tiles that share nothing read b several times.
+  const double again = groups == 1 && s.m > c.tile_m && c.use == cluster_use::none ? 1.1 : 1.0;
+  return again * std::max({tensor, l2 + store + 1100, dram + store + 1100}) / clock + 2.0 +
          (c.blocks > 1 && !split ? 0.6 : 0.0);
 }
 
