@@ -58,44 +58,7 @@ inline expert_rows make_expert_rows(const tensor& start, const tensor& end, cons
   return {i32(start), i32(end), i32(live), i32(masked), experts, rows};
 }
 
-/// Reports the experts whose segments break a rule: a wave an expert.
-struct report_segments {
-  static constexpr int threads = 128;
-  struct params {
-    expert_rows rows_of;
-    std::uint64_t* trap;
-  };
-
-  template <class Block>
-  static PORTILE_DEVICE void run(Block& block, const params& p) {
-    const expert_rows& r = p.rows_of;
-    const std::int64_t step = block.grid() * Block::num_waves;
-    for (std::int64_t e = block.index() * Block::num_waves + block.wave(); e < r.experts; e += step) {
-      if (r.masked) {
-        if (block.lane() == 0 && (r.masked[e] < 0 || r.masked[e] > r.rows))
-          raise_trap(p.trap, gemm::rule_masked, e);
-        continue;
-      }
-      if (block.lane() == 0) {
-        if (r.start[e] < 0 || r.start[e] > r.end[e] || r.end[e] > r.rows)
-          raise_trap(p.trap, gemm::rule_segment, e);
-        if (r.live && (r.live[e] < 0 || r.live[e] > std::int64_t{r.end[e]} - r.start[e]))
-          raise_trap(p.trap, gemm::rule_live, e);
-      }
-      const expert_rows::range mine = r(e);
-      bool overlaps = false;
-      for (std::int64_t other = block.lane(); other < e; other += Block::wave_size)
-        overlaps |= r(other).meets(mine);
-      if (block.ballot(overlaps) != 0 && block.lane() == 0) raise_trap(p.trap, gemm::rule_overlap, e);
-    }
-  }
-
-  /// Starts it where somebody listens.
-  static void launch(const context& c, const expert_rows& rows_of) {
-    if (!c.prepare && !c.call.trap) return;
-    gpu::launch<report_segments>(c, numeric::ceil_div(rows_of.experts, threads / c.call.device->wave_size), 0,
-                                 {rows_of, c.call.trap});
-  }
-};
+/// Reports the experts whose segments break a rule, where somebody listens.
+void report_segments(const context& c, const expert_rows& rows_of);
 
 }  // namespace portile::gpu

@@ -98,7 +98,7 @@ struct grouped_tn_simt {
     const std::int64_t experts = p.out.extent(0);
     q.rows_of =
         make_expert_rows(p.expert_start, p.expert_end, p.num_live_per_expert, {}, experts, p.a.extent(0));
-    report_segments::launch(c, q.rows_of);
+    report_segments(c, q.rows_of);
     q.m = p.out.extent(1);
     q.n = p.out.extent(2);
     if (experts == 0 || q.m == 0 || q.n == 0) return;
