@@ -143,6 +143,8 @@ EXP = {"rule": "few", "fraction": 2e-5}
 EXP_SCALES = {"rule": "close", "rtol": 1e-6, "atol": 0.0, "fraction": 0.0}
 # Four products in two orders, where what is left of them may be small.
 FOUR_PRODUCTS = {"rule": "calc_diff", "limit": 1e-9}
+# Ten times that, each layer from the one before.
+MANY_LAYERS = {"rule": "calc_diff", "limit": 1e-7}
 
 
 def close(rtol, atol=0.0, fraction=0.0):

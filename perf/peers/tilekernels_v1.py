@@ -4,7 +4,7 @@ hyper-connections, which it does not benchmark, by the kernels that its modellin
 Tables of tokens and experts are drawn as cases.py draws them (every other slot of a token is here with the chance 1 /
 ranks), so a point's number of rows is close to that of the peer's own run, not the same."""
 
-from points import (BITS, EXP, FORMATS, FOUR_PRODUCTS, ROUNDED, Deferred, Grid, alike, close, exp_scales,
+from points import (BITS, EXP, FORMATS, FOUR_PRODUCTS, MANY_LAYERS, ROUNDED, Deferred, Grid, alike, close, exp_scales,
                     fitting_post_mix, flags, flat, problem, scales_in, streams)
 
 NORM_EPS, PRE_EPS, SINKHORN_EPS, POST_MULT, REPEAT = 1e-6, 1e-6, 1e-6, 2.0, 10
@@ -459,7 +459,7 @@ def mhc_multilayer_recompute(kernel, p):
         return {"layer_input": t("layer_input"), "residual": t("residual")}
     return problem("mhc.multilayer_recompute",
                    streams({"n": p["bs"] * p["seq"], "m": p["mhc_mult"], "H": p["hidden"]}),
-                   {"layer_input": FOUR_PRODUCTS, "residual": FOUR_PRODUCTS}, call,
+                   {"layer_input": MANY_LAYERS, "residual": MANY_LAYERS}, call,
                    lists={"pre_mix": p["num_layers"], "layer_input": p["num_layers"],
                           **{name: p["num_post"] for name in ("layer_output", "post_mix", "comb_mix", "residual")}})
 

@@ -3,7 +3,7 @@
 Where the peer leaves part of an operation to another launch (a sum over partials), the grid's point is the peer's
 launch alone and Portile's is the whole operation: `note` says so, and the ratio is then to Portile's disadvantage."""
 
-from points import (BITS, EXP, FEW, FORMATS, FOUR_PRODUCTS, ROUNDED, Deferred, Grid, alike, close, exp_scales,
+from points import (BITS, EXP, FEW, FORMATS, FOUR_PRODUCTS, MANY_LAYERS, ROUNDED, Deferred, Grid, alike, close, exp_scales,
                     fitting_post_mix, flags, flat, matrix, problem, scales_in, streams)
 
 NORM_EPS, PRE_EPS, SINKHORN_EPS, POST_MULT = 1e-6, 1e-6, 1e-6, 2.0
@@ -497,7 +497,7 @@ def mhc_multilayer_recompute(kernel, p):
         k.mhc.mhc_multilayer_recompute(t("initial_residual"), t("pre_mix"), t("layer_output"), t("post_mix"),
                                        t("comb_mix"), t("layer_input"), t("residual"))
         return {"layer_input": t("layer_input"), "residual": t("residual")}
-    return problem("mhc.multilayer_recompute", streams(p), {"layer_input": FOUR_PRODUCTS, "residual": FOUR_PRODUCTS}, call,
+    return problem("mhc.multilayer_recompute", streams(p), {"layer_input": MANY_LAYERS, "residual": MANY_LAYERS}, call,
                    lists={"pre_mix": p["L"], "layer_input": p["L"],
                           **{name: p["P"] for name in ("layer_output", "post_mix", "comb_mix", "residual")}})
 
