@@ -86,11 +86,11 @@ def load_peer(grid, folder=None):
     return library, f"tile-kernels {version}, tilelang {have}"
 
 
-def load_points(grid, pattern="*"):
-    """(points, those not mapped) of a grid; the pattern is for "kernel(params)" or the operation."""
+def load_points(grid, *patterns):
+    """(points, those not mapped) of a grid; the patterns are for "kernel(params)" or the operation."""
     module = importlib.import_module(GRIDS[grid][0])
     chosen, left = module.grid.load()
-    fits = lambda p: fnmatch.fnmatchcase(p.name, pattern) or fnmatch.fnmatchcase(p.op, pattern)
+    fits = lambda p: not patterns or any(fnmatch.fnmatchcase(text, one) for one in patterns for text in (p.name, p.op))
     return [p for p in chosen if fits(p)], left
 
 
@@ -214,6 +214,8 @@ class Side:
         self.problem = cases.Problem(point.case, tiny)
         memory = cases.TorchMemory(device)
         self.fields = self.problem.allocate(memory)
+        if point.prepare:
+            point.prepare(self.fields)
         roles = {name: field["role"] for name, field in self.problem.fields.items() if field["kind"] != "attribute"}
         new = lambda shape, dtype: memory.zeros(math.prod(shape), dtype).view(shape)
         clone = lambda value: bench.clone({"": value})[""]
@@ -317,7 +319,8 @@ def arguments(argv):
     parser.add_argument("--grid", required=True, choices=list(GRIDS))
     parser.add_argument("--out", required=True, help="JSONL, a record per point; written anew")
     parser.add_argument("--tile-kernels", metavar="DIR", help="folder that holds the peer's package tile_kernels/")
-    parser.add_argument("--filter", default="*", metavar="GLOB", help='of "kernel(params)" or of Portile\'s operation')
+    parser.add_argument("--filter", action="append", default=[], metavar="GLOB",
+                        help='of "kernel(params)" or of Portile\'s operation; may be given more than once')
     parser.add_argument("--rounds", type=int, default=7, help="alternations, at least 5 for figures that count")
     parser.add_argument("--launches", type=int, default=3, help="launches of a side in a round")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that compile; 0: none")
@@ -337,10 +340,12 @@ def run(options):
     import torch
     if not torch.cuda.is_available():
         raise Missing("torch finds no GPU")
+    import warnings
+    warnings.filterwarnings("ignore", message=".*Profiler clears events")
     import bench
-    chosen, left = load_points(options.grid, options.filter)
+    chosen, left = load_points(options.grid, *options.filter)
     if not chosen:
-        raise Missing(f"no point fits {options.filter!r}")
+        raise Missing(f"no point fits {' or '.join(options.filter)}")
     if options.workers > 0 and options.grid != "gemm":
         compile_all(options.grid, options.tile_kernels, chosen, options.workers, options.compile_timeout)
     quiet()

@@ -21,6 +21,7 @@ class Point:
     rules: dict  # {field: rule of agree.py}
     note: str = ""  # what the two sides do not have in common
     valid_rows: str = ""  # a field that is negative at rows whose results are not defined
+    prepare: Callable | None = None  # makes fields fit each other, before either side runs
     extra: dict = dataclasses.field(default_factory=dict)  # more for the record
     kernels_only: bool = False  # the peer's grid leaves out the copies of this call
 
@@ -51,11 +52,11 @@ def lines(name):
     return [json.loads(line) for line in (GRIDS / f"{name}.jsonl").read_text().splitlines() if line.strip()]
 
 
-def problem(op, dims, rules, call, *, tensors=None, attributes=None, note="", valid_rows="", extra=None, **more):
+def problem(op, dims, rules, call, *, tensors=None, attributes=None, note="", valid_rows="", prepare=None, extra=None, **more):
     """The parts of a Point that a mapping tells."""
     case = {"op": op, "name": "", "dims": dims, "tensors": tensors or {}, "attributes": attributes or {}, **more}
     return {"case": case, "rules": rules, "call": call, "note": note, "valid_rows": valid_rows,
-            "extra": extra or {}}
+            "prepare": prepare, "extra": extra or {}}
 
 
 class Grid:
@@ -136,6 +137,14 @@ ROUNDED = {"rule": "ulp", "ulp": 1}
 # Codes and scales of values that are sums in another order: an amax at the edge of a binade moves 32 or 128 codes.
 FEW = {"rule": "few", "fraction": 2e-3}
 BITS = {"rule": "bits"}
+# After an exponential, whose last bit is each library's own: where a rounding follows, few of its results show it, and
+# scales that are not rounded show it themselves.
+EXP = {"rule": "few", "fraction": 2e-5}
+EXP_SCALES = {"rule": "close", "rtol": 1e-6, "atol": 0.0, "fraction": 0.0}
+# Four products in two orders, where what is left of them may be small.
+FOUR_PRODUCTS = {"rule": "calc_diff", "limit": 1e-9}
+# Ten times that, each layer from the one before.
+MANY_LAYERS = {"rule": "calc_diff", "limit": 1e-7}
 
 
 def close(rtol, atol=0.0, fraction=0.0):
@@ -159,6 +168,22 @@ def scales_in(layout):
 
 def matrix(p):
     return {"num_tokens": p["n"], "hidden_size": p["H"]}
+
+
+def exp_scales(layout):
+    """The rule for scales after an exponential: powers of two move less often than a last bit does."""
+    return EXP if layout["round_sf"] else EXP_SCALES
+
+
+def fitting_post_mix(post_mult_value):
+    """For mhc.pre_split_mixes_backward: post_mix as the forward pass would have left it (either side may read it or
+    compute it again)."""
+    def prepare(fields):
+        import torch
+        columns = slice(fields["post_mix"].shape[1], 2 * fields["post_mix"].shape[1])
+        logits = fields["x"][:, columns] * fields["scale"][1] + fields["base"][columns]
+        fields["post_mix"].copy_(torch.sigmoid(logits) * post_mult_value)
+    return prepare
 
 
 def streams(p):

@@ -4,7 +4,8 @@ hyper-connections, which it does not benchmark, by the kernels that its modellin
 Tables of tokens and experts are drawn as cases.py draws them (every other slot of a token is here with the chance 1 /
 ranks), so a point's number of rows is close to that of the peer's own run, not the same."""
 
-from points import BITS, FORMATS, ROUNDED, Deferred, Grid, alike, close, flags, flat, problem, scales_in, streams
+from points import (BITS, EXP, FORMATS, FOUR_PRODUCTS, MANY_LAYERS, ROUNDED, Deferred, Grid, alike, close, exp_scales,
+                    fitting_post_mix, flags, flat, problem, scales_in, streams)
 
 NORM_EPS, PRE_EPS, SINKHORN_EPS, POST_MULT, REPEAT = 1e-6, 1e-6, 1e-6, 2.0, 10
 CLAMP, GATE_EPS, SCALING = 1e-6, 1e-6, 1.5
@@ -26,10 +27,14 @@ def scales_of(p, prefix=""):
     return scales_in("col_ue8m0" if p[prefix + "use_packed_ue8m0"] else "row_fp32")
 
 
-def scale_bits(p, groups):
-    """Of packed scales whose last word is not full: the peer leaves the rest of it as it was."""
+def last_word(p, groups):
+    """For rules of packed scales whose last word is not full: the peer leaves the rest of it as it was."""
     rest = groups % 4
-    return {"rule": "bits", "last_word": (1 << 8 * rest) - 1} if p["use_packed_ue8m0"] and rest else BITS
+    return {"last_word": (1 << 8 * rest) - 1} if p["use_packed_ue8m0"] and rest else {}
+
+
+def scale_bits(p, groups):
+    return {**BITS, **last_word(p, groups)}
 
 
 def tokens(p):
@@ -374,7 +379,7 @@ def swiglu_forward_and_per_token_cast(kernel, p):
     groups = -(-p["hidden"] // p["num_per_channels"])
     clamp = {} if p["swiglu_clamp_value"] is None else {"clamp_value": p["swiglu_clamp_value"]}
     return problem("quant.swiglu_forward_and_per_token_cast", {**tokens(p), "num_topk": p["num_topk"]},
-                   {"out": BITS, "out_sf": scale_bits(p, groups)}, call, tensors={"x": "bf16", "pos_to_expert": ""},
+                   {"out": EXP, "out_sf": {**exp_scales(layout(p)), **last_word(p, groups)}}, call, tensors={"x": "bf16", "pos_to_expert": ""},
                    attributes={"num_per_channels": p["num_per_channels"], **layout(p), **clamp}, routing=routed(p, 16),
                    valid_rows="pos_to_expert")
 
@@ -386,7 +391,7 @@ def swiglu_forward_and_per_channel_cast_and_transpose(kernel, p):
             t("x"), "e4m3", p["num_per_tokens"], p["round_sf"], p["without_transpose"], p["swiglu_clamp_value"])
         return {"out": out, "out_sf": sf}
     clamp = {} if p["swiglu_clamp_value"] is None else {"clamp_value": p["swiglu_clamp_value"]}
-    return problem("quant.swiglu_forward_and_per_channel_cast_and_transpose", tokens(p), {"out": BITS, "out_sf": BITS},
+    return problem("quant.swiglu_forward_and_per_channel_cast_and_transpose", tokens(p), {"out": EXP, "out_sf": exp_scales(p)},
                    call, tensors={"x": "bf16"},
                    attributes={"num_per_tokens": p["num_per_tokens"], "round_sf": p["round_sf"],
                                "without_transpose": p["without_transpose"], **clamp})
@@ -402,7 +407,7 @@ def swiglu_backward_and_per_token_cast(kernel, p):
             num_per_channels=p["num_per_channels"], round_sf=p["round_sf"], swiglu_clamp_value=clamp)
         return {"act_out": act, "x_grad_fp8": codes, "x_grad_fp8_sf": sf, "x_grad": x_grad, "topk_weights_grad": weights_grad}
     return problem("quant.swiglu_backward_and_per_token_cast", {**tokens(p), "num_topk": p["num_topk"]},
-                   {"act_out": BITS, "x_grad_fp8": BITS, "x_grad_fp8_sf": BITS, "x_grad": BITS,
+                   {"act_out": EXP, "x_grad_fp8": EXP, "x_grad_fp8_sf": exp_scales(p), "x_grad": EXP,
                     "topk_weights_grad": alike(1e-8)}, call,
                    tensors={"x_sf": "f32", "out_grad": "bf16", "act_out": "",
                             "topk_weights": "", "topk_weights_grad": "", "pos_to_token_topk": "", "token_topk_to_pos": ""},
@@ -454,7 +459,7 @@ def mhc_multilayer_recompute(kernel, p):
         return {"layer_input": t("layer_input"), "residual": t("residual")}
     return problem("mhc.multilayer_recompute",
                    streams({"n": p["bs"] * p["seq"], "m": p["mhc_mult"], "H": p["hidden"]}),
-                   {"layer_input": BITS, "residual": BITS}, call,
+                   {"layer_input": MANY_LAYERS, "residual": MANY_LAYERS}, call,
                    lists={"pre_mix": p["num_layers"], "layer_input": p["num_layers"],
                           **{name: p["num_post"] for name in ("layer_output", "post_mix", "comb_mix", "residual")}})
 
@@ -514,15 +519,15 @@ def split_mixes_fwd(kernel, p):
 def split_mixes_bwd(kernel, p):
     def call(k, t):
         sms = k.config.get_num_sms()
-        scale = t.once("scale", lambda: t.new((sms, 3), "f32"))
-        base = t.once("base", lambda: t.new((sms, MULT * (MULT + 2)), "f32"))
+        scale = t.once("scale partial", lambda: t.new((sms, 3), "f32"))
+        base = t.once("base partial", lambda: t.new((sms, MULT * (MULT + 2)), "f32"))
         run = k.mhc.pre_split_mixes_kernel._mhc_pre_split_mixes_bwd(MULT, POST_MULT, token_block_size=32, num_sms=sms)
         run(t("pre_mix_grad"), t("post_mix_grad"), flat(t("comb_mix_grad")), t("x"), t("post_mix"), t("scale"), t("base"),
             t("x_grad"), scale, base)
         return {"x_grad": t("x_grad"), "scale_grad": scale.sum(0), "base_grad": base.sum(0)}
     return problem("mhc.pre_split_mixes_backward", mixes(p),
                    {"x_grad": close(2e-5, 4e-5), "scale_grad": alike(1e-8), "base_grad": alike(1e-8)}, call,
-                   tensors={"post_mix": ""}, attributes={"post_mult_value": POST_MULT}, data={"post_mix": "positive"})
+                   tensors={"post_mix": ""}, attributes={"post_mult_value": POST_MULT}, prepare=fitting_post_mix(POST_MULT))
 
 
 @grid.map("sinkhorn_fwd")
@@ -565,7 +570,7 @@ def post_fwd(kernel, p):
     def call(k, t):
         return {"out": k.mhc.post_kernel.mhc_post_fwd(t("x")[None], t("residual")[None], t("post_mix")[None, ..., None],
                                                       t("comb_mix")[None])}
-    return problem("mhc.post", four(p), {"out": ROUNDED}, call)
+    return problem("mhc.post", four(p), {"out": FOUR_PRODUCTS}, call)
 
 
 @grid.map("post_bwd")

@@ -3,7 +3,8 @@
 Where the peer leaves part of an operation to another launch (a sum over partials), the grid's point is the peer's
 launch alone and Portile's is the whole operation: `note` says so, and the ratio is then to Portile's disadvantage."""
 
-from points import BITS, FEW, FORMATS, ROUNDED, Deferred, Grid, alike, close, flags, flat, matrix, problem, scales_in, streams
+from points import (BITS, EXP, FEW, FORMATS, FOUR_PRODUCTS, MANY_LAYERS, ROUNDED, Deferred, Grid, alike, close, exp_scales,
+                    fitting_post_mix, flags, flat, matrix, problem, scales_in, streams)
 
 NORM_EPS, PRE_EPS, SINKHORN_EPS, POST_MULT = 1e-6, 1e-6, 1e-6, 2.0
 CLAMP, GATE_EPS, BETA1, STEP_EPS, SCALING = 1e-6, 1e-6, 0.95, 1e-20, 1.5
@@ -90,7 +91,7 @@ def swiglu_forward_and_per_token_cast(kernel, p):
                                                             clamp_value=p["clamp"], **layout)
         return {"out": out, "out_sf": sf}
     return problem("quant.swiglu_forward_and_per_token_cast", {"num_expanded_tokens": p["n"], "hidden_size": p["h"]},
-                   {"out": BITS, "out_sf": BITS}, call,
+                   {"out": EXP, "out_sf": exp_scales(layout)}, call,
                    tensors={"x": "bf16", **({"topk_weights": ""} if p["weights"] else {})},
                    attributes={"num_per_channels": p["npc"], **layout,
                                **({} if p["clamp"] is None else {"clamp_value": p["clamp"]})})
@@ -100,7 +101,7 @@ def swiglu_forward_and_per_token_cast(kernel, p):
 def swiglu_forward(kernel, p):
     def call(k, t):
         return {"out": k.quant.swiglu_forward(t("x"), p["out"], topk_weights=t("topk_weights"))}
-    return problem("quant.swiglu_forward", {"num_expanded_tokens": p["n"], "hidden_size": p["h"]}, {"out": BITS}, call,
+    return problem("quant.swiglu_forward", {"num_expanded_tokens": p["n"], "hidden_size": p["h"]}, {"out": EXP}, call,
                    tensors={"x": "bf16", "out": FORMATS[p["out"]], **({"topk_weights": ""} if p["weights"] else {})})
 
 
@@ -126,7 +127,7 @@ def swiglu_backward(kernel, p):
                                           do_recompute=p["recompute"])
         return dict(zip(gradients(p, ["x_grad"]), results, strict=True))
     return problem("quant.swiglu_backward", {"num_expanded_tokens": p["n"], "hidden_size": p["h"]},
-                   {"x_grad": BITS, "topk_weights_grad": WEIGHTS_GRAD, "act_out": BITS}, call,
+                   {"x_grad": EXP, "topk_weights_grad": WEIGHTS_GRAD, "act_out": EXP}, call,
                    tensors={"x": FORMATS[p["dtype"]], "out_grad": FORMATS[p["dtype"]], **wanted_gradients(p)})
 
 
@@ -140,8 +141,8 @@ def swiglu_backward_and_per_token_cast(kernel, p):
             do_recompute=p["recompute"], **layout)
         return {"x_grad": x_grad, "x_grad_fp8": codes, "x_grad_fp8_sf": sf, **dict(zip(gradients(p, []), others, strict=True))}
     return problem("quant.swiglu_backward_and_per_token_cast", {"num_expanded_tokens": p["n"], "hidden_size": p["h"]},
-                   {"x_grad": BITS, "x_grad_fp8": BITS, "x_grad_fp8_sf": BITS, "topk_weights_grad": WEIGHTS_GRAD,
-                    "act_out": BITS}, call,
+                   {"x_grad": EXP, "x_grad_fp8": EXP, "x_grad_fp8_sf": exp_scales(layout), "topk_weights_grad": WEIGHTS_GRAD,
+                    "act_out": EXP}, call,
                    tensors={"x_sf": "f32", "out_grad": "bf16", **wanted_gradients(p)},
                    data={"x_sf": "uniform"}, attributes={"num_per_channels": p["npc"], **layout})
 
@@ -442,7 +443,7 @@ def mhc_post_fwd(kernel, p):
     def call(k, t):
         out = k.mhc.mhc_post_fwd(t("x")[None], t("residual")[None], t("post_mix")[None, ..., None], t("comb_mix")[None])
         return {"out": out}
-    return problem("mhc.post", streams(p), {"out": ROUNDED}, call)
+    return problem("mhc.post", streams(p), {"out": FOUR_PRODUCTS}, call)
 
 
 @grid.map("mhc_post_bwd")
@@ -496,7 +497,7 @@ def mhc_multilayer_recompute(kernel, p):
         k.mhc.mhc_multilayer_recompute(t("initial_residual"), t("pre_mix"), t("layer_output"), t("post_mix"),
                                        t("comb_mix"), t("layer_input"), t("residual"))
         return {"layer_input": t("layer_input"), "residual": t("residual")}
-    return problem("mhc.multilayer_recompute", streams(p), {"layer_input": BITS, "residual": BITS}, call,
+    return problem("mhc.multilayer_recompute", streams(p), {"layer_input": MANY_LAYERS, "residual": MANY_LAYERS}, call,
                    lists={"pre_mix": p["L"], "layer_input": p["L"],
                           **{name: p["P"] for name in ("layer_output", "post_mix", "comb_mix", "residual")}})
 
@@ -514,7 +515,9 @@ def mhc_head_compute_mix_fwd(kernel, p):
 def mhc_head_compute_mix_bwd(kernel, p):
     def call(k, t):
         sms = k.config.get_num_sms()
-        scale, base = t.new((sms, 1), "f32"), t.new((sms, p["m"]), "f32")
+        # Written whole by the peer: not filled anew at each call.
+        scale = t.once("scale partial", lambda: t.new((sms, 1), "f32"))
+        base = t.once("base partial", lambda: t.new((sms, p["m"]), "f32"))
         k.mhc.mhc_head_compute_mix_bwd(t("out_grad"), t("x"), t("scale"), t("base"), t("x_grad"), scale, base, sms)
         return {"x_grad": t("x_grad"), "scale_grad": Deferred(lambda: scale.sum(0)),
                 "base_grad": Deferred(lambda: base.sum(0))}
@@ -543,7 +546,7 @@ def mhc_pre_split_mixes_bwd(kernel, p):
         return {name: t(name) for name in ("x_grad", "scale_grad", "base_grad")}
     return problem("mhc.pre_split_mixes_backward", {"num_tokens": p["n"], "mhc_mult": p["m"]},
                    {"x_grad": close(2e-5, 4e-5), "scale_grad": alike(1e-8), "base_grad": alike(1e-8)}, call,
-                   tensors={"post_mix": ""}, attributes={"post_mult_value": POST_MULT}, data={"post_mix": "positive"})
+                   tensors={"post_mix": ""}, attributes={"post_mult_value": POST_MULT}, prepare=fitting_post_mix(POST_MULT))
 
 
 @grid.map("mhc_sinkhorn_fwd")
