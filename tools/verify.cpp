@@ -82,7 +82,9 @@ void add_verify(CLI::App& app, int& code) {
   sub->add_option("--op", o->op, "Operations, as a pattern with * and ?");
   sub->add_option("--case", o->case_name, "Cases, as a pattern with * and ?");
   sub->add_option("--cases", o->cases, "Folder of the golden cases (default: the installed ones)");
-  sub->add_option("--impl", o->implementation, "Only this implementation; a refusal by the reference or by plain kernels (*.simt) is a failure");
+  sub->add_option(
+      "--impl", o->implementation,
+      "Only this implementation; a refusal by the reference or by plain kernels (*.simt) is a failure");
   sub->add_option("--device", o->device, "Only on this device: cpu, cuda:0, hip:0");
   sub->add_flag("--json", o->json, "Print the result as JSON");
   sub->callback([o, &code] { code = run(*o); });
