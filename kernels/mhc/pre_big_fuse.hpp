@@ -52,7 +52,8 @@ struct pre_big_fuse {
     d.attribute("sinkhorn_eps", &p::sinkhorn_eps, "eps of mhc.sinkhorn");
     d.attribute("post_mult_value", &p::post_mult_value, "factor of post_mix");
     d.attribute("sinkhorn_repeat", &p::sinkhorn_repeat, "repeat of mhc.sinkhorn, at least 1");
-    d.attribute("fn_splits", &p::fn_splits, "n_splits of mhc.pre_norm_fn when starting from fn");
+    d.attribute("fn_splits", &p::fn_splits,
+                "n_splits of mhc.pre_norm_fn when starting from fn; an implementation may cut elsewhere");
     d.ignored({"fn_is_tf32"});
     d.kept("fn, or out_mul_splitted and sqrsum_splitted, are given");
     d.kept("hidden_size is a multiple of 8");
