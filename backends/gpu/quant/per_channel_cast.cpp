@@ -62,6 +62,78 @@ PORTILE_DEVICE void column_amax(const raw8<numeric::bf16> (&x)[share::rows], flo
   }
 }
 
+/// The same in packed fp16, where the scales of a thread's rows are powers of two that lie near each other:
+/// the values are fp16 times the largest scale.
+struct packed_codes {
+  float unit = 0.0f;  ///< the largest scale; 0: the rows are not such ones
+
+  packed_codes() = default;
+  explicit PORTILE_DEVICE packed_codes(const scaled_codes (&x)[share::rows]) {
+    std::uint32_t mantissas = 0, least = ~0u, most = 0;
+    PORTILE_UNROLL
+    for (int r = 0; r < share::rows; ++r) {
+      const std::uint32_t bits = numeric::float_bits(x[r].sf);
+      mantissas |= bits;
+      least = bits < least ? bits : least;
+      most = bits > most ? bits : most;
+    }
+    constexpr std::uint32_t one = 1u << 23;  // of an exponent
+    if ((mantissas & (one - 1)) == 0 && least >= one && most - least <= 14 * one && most < 200 * one)
+      unit = numeric::bits_float(most);
+  }
+  /// Values 2 * k and 2 * k + 1 of a row in fp16.
+  PORTILE_DEVICE std::uint32_t pair(const scaled_codes& x, int k) const {
+    const float power = x.sf * numeric::bits_float((254u << 23) - numeric::float_bits(unit));
+    return mul_f16x2(e4m3x2_to_f16x2(static_cast<std::uint16_t>(x.codes.w[k / 2] >> (16 * (k % 2)))),
+                     power_f16x2(power));
+  }
+  PORTILE_DEVICE void amax(const scaled_codes (&x)[share::rows], float (&a)[share::cols]) const {
+    PORTILE_UNROLL
+    for (int k = 0; k < share::cols / 2; ++k) {
+      std::uint32_t most = 0;
+      PORTILE_UNROLL
+      for (int r = 0; r < share::rows; ++r) most = amax_f16x2(most, pair(x[r], k));
+      from_f16x2(most, a[2 * k], a[2 * k + 1]);
+      a[2 * k] *= unit;
+      a[2 * k + 1] *= unit;
+    }
+  }
+  /// Codes of a row's values times the factors of the columns, which are multiples of the unit already.
+  PORTILE_DEVICE words2 encode(const scaled_codes& x, const float (&factor)[share::cols]) const {
+    float v[share::cols];
+    PORTILE_UNROLL
+    for (int k = 0; k < share::cols / 2; ++k) {
+      from_f16x2(pair(x, k), v[2 * k], v[2 * k + 1]);
+      v[2 * k] *= factor[2 * k];
+      v[2 * k + 1] *= factor[2 * k + 1];
+    }
+    return {{to_e4m3x4(v[0], v[1], v[2], v[3]), to_e4m3x4(v[4], v[5], v[6], v[7])}};
+  }
+  /// Powers of two up to 2^15 as factors: fp16 has the products with all that do not round to zero.
+  PORTILE_DEVICE words2 encode(const scaled_codes& x, const std::uint32_t (&power)[share::cols / 2]) const {
+    std::uint16_t two[share::cols / 2];
+    PORTILE_UNROLL
+    for (int k = 0; k < share::cols / 2; ++k) two[k] = f16x2_to_e4m3x2(mul_f16x2(pair(x, k), power[k]));
+    return {{std::uint32_t{two[0]} | std::uint32_t{two[1]} << 16,
+             std::uint32_t{two[2]} | std::uint32_t{two[3]} << 16}};
+  }
+  /// Whether the factors of the columns times the unit are at most this.
+  PORTILE_DEVICE bool takes(const float* sf_inv, float most) const {
+    float factor[share::cols], largest = 0.0f;
+    load_values<float, share::cols>(sf_inv, 0, factor);
+    PORTILE_UNROLL
+    for (int k = 0; k < share::cols; ++k) largest = max_number(factor[k], largest);
+    return unit != 0.0f && largest * unit <= most;
+  }
+};
+PORTILE_DEVICE void column_amax(const scaled_codes (&x)[share::rows], float (&a)[share::cols]) {
+  const packed_codes packed(x);
+  if (packed.unit != 0.0f)
+    packed.amax(x, a);
+  else
+    column_amax<scaled_codes>(x, a);
+}
+
 /// Rows of x as they are, or gathered; codes with their scales. load() asks for aligned rows.
 template <class In>
 struct rows_source {
@@ -78,6 +150,12 @@ struct rows_source {
 
   /// `x_rows` is zero before, and stays so for rows that are not there.
   PORTILE_DEVICE void load(std::int64_t row, std::int64_t col, piece (&x_rows)[share::rows]) const {
+    if constexpr (codes) {
+      // What is not there gets the scale 1.
+      PORTILE_UNROLL
+      for (int r = 0; r < share::rows; ++r)
+        x_rows[r].sf_word = x_sf.pack_shift == 0 ? numeric::float_bits(1.0f) : 0x7F7F7F7Fu;
+    }
     if (!pos) {
       PORTILE_UNROLL
       for (int r = 0; r < share::rows; ++r) load_row(row + r, col, x_rows[r]);
@@ -285,17 +363,37 @@ struct channel_cast {
         block.barrier();
         store_transposed(thread, p, at, codes);
       } else if (live) {
-        encode_rows(x, factors, p.out + (at.row + row) * p.out_stride + at.col + col, p.out_stride);
+        encode_rows(x, factors, p.round, p.out + (at.row + row) * p.out_stride + at.col + col, p.out_stride);
       }
       if (index + block.grid() < p.tiles.count) block.barrier();
     }
   }
 
  private:
-  static PORTILE_DEVICE void encode_rows(const piece (&x)[share::rows], const float* sf_inv,
+  /// `powers`: the factors are powers of two.
+  static PORTILE_DEVICE void encode_rows(const piece (&x)[share::rows], const float* sf_inv, bool powers,
                                          numeric::e4m3* out, std::int64_t stride) {
     float factor[share::cols];
     load_values<float, share::cols>(sf_inv, 0, factor);
+    if constexpr (std::is_same_v<piece, scaled_codes>) {
+      const packed_codes packed(x);
+      if (powers && packed.takes(sf_inv, 0x1p+15f)) {
+        std::uint32_t power[share::cols / 2];
+        PORTILE_UNROLL
+        for (int k = 0; k < share::cols / 2; ++k)
+          power[k] = to_f16x2_toward_zero(factor[2 * k] * packed.unit, factor[2 * k + 1] * packed.unit);
+        PORTILE_UNROLL
+        for (int r = 0; r < share::rows; ++r) store8(out + r * stride, packed.encode(x[r], power));
+        return;
+      }
+      if (packed.takes(sf_inv, numeric::fp32_max)) {
+        PORTILE_UNROLL
+        for (int k = 0; k < share::cols; ++k) factor[k] *= packed.unit;
+        PORTILE_UNROLL
+        for (int r = 0; r < share::rows; ++r) store8(out + r * stride, packed.encode(x[r], factor));
+        return;
+      }
+    }
     PORTILE_UNROLL
     for (int r = 0; r < share::rows; ++r) {
       float v[share::cols];
