@@ -540,9 +540,27 @@ struct per_channel_cast_and_transpose_simt {
     launch_rows(c, p, p.x.extent(0), nullptr, true);
   }
 };
+/// Rows without channels still have their positions looked at.
+struct check_positions {
+  static constexpr int threads = 256;
+  struct params {
+    const std::int32_t* pos;
+    std::int64_t rows, tokens;
+    std::uint64_t* trap;
+  };
+  template <class Block>
+  static PORTILE_DEVICE void run(Block& block, const params& p) {
+    for (std::int64_t r = block.index() * threads + block.thread(); r < p.rows; r += block.grid() * threads)
+      if (p.pos[r] >= p.tokens) raise_trap(p.trap, 0, r);
+  }
+};
 struct per_channel_cast_fused_simt {
   static void launch(const context& c, const quant::per_channel_cast_fused& p) {
     const auto* pos = p.pos_to_token ? static_cast<const std::int32_t*>(p.pos_to_token.data) : nullptr;
+    const std::int64_t rows = p.out.extent(0);
+    if (pos && p.x.extent(1) == 0 && c.call.trap)
+      return gpu::launch<check_positions>(c, numeric::ceil_div(rows, check_positions::threads), 0,
+                                          {pos, rows, p.x.extent(0), c.call.trap});
     launch_rows(c, p, p.out.extent(0), pos, false);
   }
 };
