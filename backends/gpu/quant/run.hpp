@@ -258,8 +258,9 @@ struct run16<numeric::bf16> {
   template <class Code>
   PORTILE_DEVICE void encode(Code* to, float factor, bool power_of_two) const {
     if constexpr (std::is_same_v<Code, numeric::e2m1x2>) {
-      // A given scale may be anything.
-      if (!has_nan && factor >= 0.0f && factor <= numeric::fp32_max) {
+      // A given scale may be anything; here for positive numbers, which neither turn signs nor make a NaN of
+      // Inf.
+      if (!has_nan && numeric::float_bits(factor) - 1u < numeric::float_bits(numeric::fp32_max)) {
         if (power_of_two) {
           const packed_e2m1_encoder codes(factor);
           store8(to, {{codes(q[0]), codes(q[1])}});
