@@ -102,6 +102,8 @@ TEST_CASE("chain.mhc_block refuses bad problems") {
           {"mhc_mult 9", [&](auto& p) { p = block_of(other, 3, 9, 16); }, "mhc_mult = 9: must be at most 8",
            2},
           {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1", 3},
+          {"too many repeats", [](auto& p) { p.sinkhorn_repeat = 65537; },
+           "sinkhorn_repeat = 65537: must be at most 65536", 3},
           {"splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1", 3},
           {"in place", [](auto& p) { p.out.data = p.residual.data; }, "must not be the buffer of residual"},
           {"gradients without out_grad", [](auto& p) { p.out_grad = {}; }, "needs out_grad", 4},

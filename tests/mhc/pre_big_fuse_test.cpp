@@ -92,6 +92,8 @@ TEST_CASE("mhc.pre_big_fuse refuses bad problems") {
            },
            "mhc_mult = 0: must be at least 1", 3},
           {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1", 4},
+          {"too many repeats", [](auto& p) { p.sinkhorn_repeat = 65537; },
+           "sinkhorn_repeat = 65537: must be at most 65536", 4},
           {"fn_splits", [](auto& p) { p.fn_splits = 0; }, "fn_splits = 0: must be at least 1", 5},
       });
 }

@@ -52,6 +52,8 @@ TEST_CASE("mhc.pre refuses bad problems") {
            },
            "hidden_size = 12: must be a positive multiple of 8", 1},
           {"repeat", [](auto& p) { p.sinkhorn_repeat = 0; }, "sinkhorn_repeat = 0: must be at least 1", 4},
+          {"too many repeats", [](auto& p) { p.sinkhorn_repeat = 65537; },
+           "sinkhorn_repeat = 65537: must be at most 65536", 4},
           {"n_splits", [](auto& p) { p.n_splits = 0; }, "n_splits = 0: must be at least 1", 3},
           {"mhc_mult 9",
            [](auto& p) {

@@ -32,6 +32,7 @@ TEST_CASE("mhc.sinkhorn_backward refuses bad problems") {
           {"not square", [](auto& p) { p.out_grad.extents[2] = 3; },
            "out_grad.extents[2] = 3: must be mhc_mult = 4"},
           {"repeat 0", [](auto& p) { p.repeat = 0; }, "repeat = 0: must be at least 1", 1},
+          {"too many repeats", [](auto& p) { p.repeat = 65537; }, "repeat = 65537: must be at most 65536", 1},
           {"mhc_mult 9",
            [](auto& p) {
              for (tensor* t : {&p.x, &p.out_grad, &p.x_grad}) {

@@ -31,6 +31,7 @@ TEST_CASE("mhc.sinkhorn refuses bad problems") {
            "out.extents[0] = 4: must be num_tokens = 5"},
           {"rank", [](auto& p) { p.x.rank = 2; }, "x.rank = 2"},
           {"repeat 0", [](auto& p) { p.repeat = 0; }, "repeat = 0: must be at least 1", 1},
+          {"too many repeats", [](auto& p) { p.repeat = 65537; }, "repeat = 65537: must be at most 65536", 1},
           {"repeat negative", [](auto& p) { p.repeat = -1; }, "repeat = -1: must be at least 1", 1},
           {"mhc_mult 9",
            [](auto& p) {

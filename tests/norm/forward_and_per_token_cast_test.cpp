@@ -114,6 +114,8 @@ TEST_CASE("norm.forward_and_per_token_cast refuses bad problems") {
        {
            {"without block_m", [](auto& p) { p.mega_moe_block_m = 0; },
             "mega_moe_block_m = 0: must be positive with mega_moe_sf"},
+           {"huge block_m", [](auto& p) { p.mega_moe_block_m = std::int64_t{1} << 31; },
+            "mega_moe_block_m = 2147483648: must be below 2^31"},
            {"negative block_m", [](auto& p) { p.mega_moe_block_m = -2; },
             "mega_moe_block_m = -2: must be positive"},
            {"without round_sf", [](auto& p) { p.round_sf = false; },
