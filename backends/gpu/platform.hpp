@@ -427,12 +427,9 @@ PORTILE_DEVICE std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std::u
     const double product = double{numeric::bits_float(x << 16)} * double{numeric::bits_float(y << 16)};
     const double addend = numeric::bits_float(z << 16), sum = product + addend, rest = sum - product;
     const double error = (product - (sum - rest)) + (addend - rest);
-    std::uint64_t bits;
-    std::memcpy(&bits, &sum, sizeof bits);
+    auto bits = std::bit_cast<std::uint64_t>(sum);
     if (error != 0 && bits % 2 == 0) bits = (error > 0) == (sum > 0) ? bits + 1 : bits - 1;
-    double odd;
-    std::memcpy(&odd, &bits, sizeof odd);
-    return numeric::double_to_bf16(error == error ? odd : sum).bits;
+    return numeric::double_to_bf16(error == error ? std::bit_cast<double>(bits) : sum).bits;
   };
   return half(a & 0xFFFFu, b & 0xFFFFu, c & 0xFFFFu) | half(a >> 16, b >> 16, c >> 16) << 16;
 #endif
