@@ -41,7 +41,8 @@ struct lossless_params {
 /// Output blocks whose sides divide 128, at least 16 columns wide, from input blocks at least 16 wide, in
 /// aligned rows: a tile a thread block. A thread holds 16 columns of two neighbouring rows.
 struct tile_lossless {
-  static constexpr int threads = tile::threads, min_blocks = 3;
+  static constexpr int threads = tile::threads;
+  [[maybe_unused]] static constexpr int min_blocks = 3;
   struct params : lossless_params {
     tile_grid tiles;
     word_scales sf_words;

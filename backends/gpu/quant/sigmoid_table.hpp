@@ -7,6 +7,10 @@ namespace portile::gpu {
 /// Both functions in shared memory, at the highest 12 bits of their argument: its sign, exponent, and the
 /// three bits that the mantissa of a code has.
 class sigmoid_table {
+  static constexpr int shift = 20;
+  static constexpr float least_sf = 0x1p-18f, largest_sf = 0x1p+8f;
+  static constexpr int place_of(float x) { return static_cast<int>(numeric::float_bits(x) >> shift); }
+
  public:
   static constexpr int entries = 4096;
   static constexpr std::size_t shared_bytes = 2 * entries * sizeof(float);
@@ -40,10 +44,6 @@ class sigmoid_table {
   PORTILE_DEVICE float silu(float l) const { return silu_[numeric::float_bits(l) >> shift]; }
 
  private:
-  static constexpr int shift = 20;
-  static constexpr float least_sf = 0x1p-18f, largest_sf = 0x1p+8f;
-  static constexpr int place_of(float x) { return static_cast<int>(numeric::float_bits(x) >> shift); }
-
   float *sigmoid_, *silu_;
 };
 
