@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/emulator/fiber.hpp"
+#include "tests/emulator/matrix.hpp"
 
 namespace portile::emulator {
 
@@ -23,8 +24,11 @@ std::string text_of(site s) {
 
 constexpr unsigned char poison = 0xA5, guard = 0x5A;
 constexpr std::size_t band = 256;
+thread_local const thread_view* running = nullptr;
 
 }  // namespace
+
+const thread_view& running_thread() { return *running; }
 
 struct lane_state {
   waiting state = waiting::no;
@@ -164,6 +168,7 @@ void block_run::run_block(const std::vector<int>& order) {
       if (l.state != waiting::no) continue;
       fiber& f = fibers[static_cast<std::size_t>(i)];
       if (watched) races::enter(i, f.stack(), fiber::stack_size());
+      running = &views[static_cast<std::size_t>(i)];
       f.resume();
       if (watched) {
         races::leave();

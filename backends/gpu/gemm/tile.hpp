@@ -121,14 +121,12 @@ struct tile_result {
   }
 };
 
-/// a * b^T. Quantised factors are summed without their scales over each scale block, then scaled and added.
+/// The factors of a * b^T. Quantised ones are summed without their scales over each scale block, then scaled
+/// and added.
 template <class A, class B>
-struct nt_product {
+struct nt_operands {
   static constexpr bool quantised = std::is_same_v<A, numeric::e4m3>;
   static constexpr bool e2m1 = std::is_same_v<B, numeric::e2m1x2>;
-  /// Quantised: sums of a scale block beside those of all, so that a thread has half as many results.
-  using shape = tile<quantised ? 64 : tile_columns>;
-  using sums = typename shape::sums;
   static constexpr int scale_block = static_cast<int>(e2m1 ? gemm::scale_block_e2m1 : gemm::scale_block);
 
   const A* a;
@@ -137,6 +135,22 @@ struct nt_product {
   std::int64_t m, n, k;  ///< rows from m on and columns from n on are not there
   scale_reader a_sf, b_sf;
   bool truncate, a_aligned, b_aligned;
+};
+
+/// a * b^T by multiply-adds.
+template <class A, class B>
+struct nt_product : nt_operands<A, B> {
+  using operands = nt_operands<A, B>;
+  using operands::a, operands::b, operands::a_stride, operands::b_stride, operands::m, operands::n,
+      operands::k, operands::a_sf, operands::b_sf, operands::truncate, operands::a_aligned,
+      operands::b_aligned;
+  using operands::quantised, operands::e2m1, operands::scale_block;
+  /// Quantised: sums of a scale block beside those of all, so that a thread has half as many results.
+  using shape = tile<quantised ? 64 : tile_columns>;
+  using sums = typename shape::sums;
+  /// Bytes that aligned rows of the factors start at multiples of.
+  static constexpr std::int64_t a_alignment = load_alignment<A, slice_values>(),
+                                b_alignment = load_alignment<B, slice_values>();
 
   /// The tile at (row0, col0).
   template <class Block>
@@ -200,8 +214,8 @@ struct nt_product {
 };
 
 /// The product of matrices a and b (the last two dimensions), at the first of a batch.
-template <class A, class B, class P>
-nt_product<A, B> make_nt_product(const P& p) {
+template <class Product, class P>
+Product make_product(const P& p) {
   const auto pitch = [](const tensor& t) { return t.stride(t.rank - 2); };
   const auto scales = [](const tensor& t) {
     scale_reader r;
@@ -216,18 +230,20 @@ nt_product<A, B> make_nt_product(const P& p) {
     return rows_aligned(t, bytes) &&
            (t.rank < 3 || t.extent(0) <= 1 || t.stride(0) * size_of(t.dtype) % bytes == 0);
   };
-  return {static_cast<const A*>(p.a.data),
-          static_cast<const B*>(p.b.data),
-          pitch(p.a),
-          pitch(p.b),
-          p.out.extent(p.out.rank - 2),
-          p.out.extent(p.out.rank - 1),
-          p.a.extent(p.a.rank - 1),
-          scales(p.a_sf),
-          scales(p.b_sf),
-          p.tf32_rounding == "truncate",
-          aligned(p.a, load_alignment<A, slice_values>()),
-          aligned(p.b, load_alignment<B, slice_values>())};
+  Product q{};
+  q.a = static_cast<decltype(q.a)>(p.a.data);
+  q.b = static_cast<decltype(q.b)>(p.b.data);
+  q.a_stride = pitch(p.a);
+  q.b_stride = pitch(p.b);
+  q.m = p.out.extent(p.out.rank - 2);
+  q.n = p.out.extent(p.out.rank - 1);
+  q.k = p.a.extent(p.a.rank - 1);
+  q.a_sf = scales(p.a_sf);
+  q.b_sf = scales(p.b_sf);
+  q.truncate = p.tf32_rounding == "truncate";
+  q.a_aligned = aligned(p.a, Product::a_alignment);
+  q.b_aligned = aligned(p.b, Product::b_alignment);
+  return q;
 }
 
 /// Calls f(A{}, B{}) with the types of the factors.
