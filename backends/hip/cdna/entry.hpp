@@ -10,6 +10,8 @@ template <class Part>
 struct for_part {
   template <class A, class B>
   using product = matrix_product<Part, A, B>;
+  template <class T>
+  using transposed = transposed_matrix_product<Part, T>;
 };
 
 /// I::launch(const gpu::context&, const P&) takes whatever the contract takes.
