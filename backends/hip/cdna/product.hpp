@@ -309,8 +309,10 @@ struct transposed_matrix_product : gpu::tn_operands<T> {
     PORTILE_UNROLL
     for (int i = 0; i < values; ++i) {
       const int at = chunk_at(row + (i ^ turn), word / 4) + word % 4 * 4;
-      gpu::store4(buffer + at, turn ? s.a[i ^ 1] : s.a[i]);
-      gpu::store4(buffer + shape::tile_bytes + at, turn ? s.b[i ^ 1] : s.b[i]);
+      // Values, not places: registers cannot be addressed.
+      const std::uint32_t a[2] = {s.a[i], s.a[i ^ 1]}, b[2] = {s.b[i], s.b[i ^ 1]};
+      gpu::store4(buffer + at, turn != 0 ? +a[1] : +a[0]);
+      gpu::store4(buffer + shape::tile_bytes + at, turn != 0 ? +b[1] : +b[0]);
     }
   }
 };
