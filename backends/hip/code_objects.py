@@ -2,7 +2,8 @@
 """Registers, LDS, scratch and instructions of the HIP plug-in's kernels, read from its code objects.
 
     python3 backends/hip/code_objects.py build-sid/lib/libportile_backend_hip.so --markdown perf/results/hip/kernels.md
-    python3 backends/hip/code_objects.py FILE --check        # exit status 1 if a kernel uses scratch memory
+    python3 backends/hip/code_objects.py FILE --instructions --check   # exit status 1 if a kernel uses scratch memory
+                                                # or lacks an instruction that it claims to use
 
 The kernels were compiled, never run. Needs llvm-readelf, and llvm-objdump with --instructions, of any LLVM that knows
 the architectures (--llvm FOLDER, else the folders of the system's LLVM and the search path)."""
@@ -83,7 +84,7 @@ def instructions(elf, objdump):
             word = line.split(None, 1)[0] if line.strip() else ""
             for name in COUNTED:
                 if word.startswith(name):
-                    now[name] += 1
+                    now[word.removesuffix("_e32").removesuffix("_e64") if name == "v_mfma" else name] += 1
     return counts
 
 
@@ -112,6 +113,27 @@ def read(path, llvm, with_instructions):
     for r in records:
         r["kernel"] = names[r["kernel"]]
     return sorted(records, key=lambda r: (r["arch"], r["kernel"]))
+
+
+# The instruction that each part multiplies a type's values with.
+MFMA = {"gfx90a": {"bf16": "v_mfma_f32_32x32x8bf16_1k", "float": "v_mfma_f32_32x32x2f32", "e4m3": "v_mfma_f32_32x32x8bf16_1k"},
+        "gfx942": {"bf16": "v_mfma_f32_32x32x8_bf16", "float": "v_mfma_f32_32x32x4_xf32", "e4m3": "v_mfma_f32_32x32x16_fp8_fp8"},
+        "gfx950": {"bf16": "v_mfma_f32_32x32x16_bf16", "float": "v_mfma_f32_32x32x2_f32", "e4m3": "v_mfma_f32_32x32x16_fp8_fp8"}}
+
+
+def missing(record):
+    """Instructions that a kernel claims to use and does not. Kernels of another part are empty."""
+    m = re.search(r"hip::(\w*matrix_product)<hip::(gfx\w+), (\w+)(?:, (\w+))?>", record["kernel"])
+    if not m or m.group(2) != record["arch"]:
+        return []
+    product, part, a, b = m.groups()
+    claims = [MFMA[part][a], "ds_read_b128"]
+    if product == "matrix_product":
+        claims.append("ds_write_b128")
+    if b != "e2m1x2" and not (part == "gfx90a" and a == "e4m3"):  # those read eight bytes at a time
+        claims.append("global_load_dwordx4")
+    used = record["instructions"]
+    return [c for c in claims if not used.get(c)]
 
 
 def family(kernel):
@@ -147,7 +169,7 @@ def main():
     p.add_argument("--instructions", action="store_true", help="disassemble, and count the instructions of interest")
     p.add_argument("--json", help="write a record per kernel to this file")
     p.add_argument("--markdown", help="write the table to this file")
-    p.add_argument("--check", action="store_true", help="fail if a kernel uses scratch memory")
+    p.add_argument("--check", action="store_true", help="fail if a kernel uses scratch memory or, with --instructions, lacks one that it claims")
     args = p.parse_args()
     records = read(args.plugin, args.llvm, args.instructions)
     if not records:
@@ -161,8 +183,15 @@ def main():
     for r in bad:
         print(f"{r['arch']} {r['kernel']}: {r['scratch']} bytes of scratch, {r['vgpr_spills']} VGPR and "
               f"{r['sgpr_spills']} SGPR spills")
+    lacking = [(r, missing(r)) for r in records] if args.instructions else []
+    lacking = [(r, names) for r, names in lacking if names]
+    for r, names in lacking:
+        print(f"{r['arch']} {r['kernel']}: no {', '.join(names)}; it has {r['instructions']}")
+    mfma = sum(any(k.startswith("v_mfma") for k in r.get("instructions", {})) for r in records)
+    if args.instructions:
+        print(f"{mfma} kernels with matrix instructions, {len(lacking)} without one that they claim")
     print(f"{len(records)} kernels of {len({r['arch'] for r in records})} architectures, {len(bad)} with scratch memory")
-    return 1 if args.check and bad else 0
+    return 1 if args.check and (bad or lacking or (args.instructions and not mfma)) else 0
 
 
 if __name__ == "__main__":
