@@ -174,7 +174,7 @@ struct gate {
     PORTILE_UNROLL
     for (int i = 0; i < size; ++i) magnitude = max_or_nan(magnitude, ::fabsf(x[i]));
     if (block.ballot(!(magnitude <= estimated_logits)) != 0) return false;
-    const float* const bias = p.image && p.image[t] ? p.image_bias : p.bias;
+    const float* const bias = bias_of(p, t);
     float b[size] = {};
     if (bias) load_spread(block, bias, experts, p.aligned, 0.0f, b);
     PORTILE_UNROLL
@@ -245,6 +245,13 @@ struct gate {
     }
   }
 
+  static PORTILE_DEVICE const float* bias_of(const params& p, std::int64_t t) {
+    // Both are read first: a choice between two places in the parameters would put those into memory.
+    const float *const of_text = p.bias, *const of_image = p.image_bias;
+    if constexpr (routed) return of_text;
+    return p.image && p.image[t] ? +of_image : +of_text;
+  }
+
   /// f(expert, its place in the lane, value) for the lane's experts.
   template <class Block, class F>
   static PORTILE_DEVICE void each(const Block& block, const params& p, const float* row,
@@ -290,8 +297,7 @@ struct gate {
   static PORTILE_DEVICE std::int64_t select(const Block& block, const params& p, std::int64_t t,
                                             const float* row, const float (&x)[size],
                                             const token_scores& score, bool wanted) {
-    const float* bias = p.bias;
-    if constexpr (!routed) bias = p.image && p.image[t] ? p.image_bias : p.bias;
+    const float* const bias = bias_of(p, t);
     const auto key_of = [&](float v, float s, float b) {
       const float ranking = score.how == moe::scoring::softmax ? v : s;
       return numeric::rank_key(bias ? ranking + b : ranking) + 1;

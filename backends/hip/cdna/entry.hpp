@@ -28,10 +28,22 @@ struct mfma : gpu::simt<P, I> {
   }
 };
 
+/// "hip.mfma.gfx942"
+template <class Part>
+struct entry_name {
+  char text[32] = {};
+  constexpr entry_name() {
+    char* to = text;
+    for (const char* from : {gpu::platform_name, ".mfma.", Part::name})
+      while (*from) *to++ = *from++;
+  }
+};
+template <class Part>
+inline constexpr entry_name<Part> name_of{};
+
 template <class Part, class P, class I>
 portile_implementation make_mfma() {
-  static const std::string name = std::string(gpu::platform_name) + ".mfma." + Part::name;
-  return plugin::make_implementation<P, mfma<Part, P, I>>(name.c_str(), gpu::platform_kind,
+  return plugin::make_implementation<P, mfma<Part, P, I>>(name_of<Part>.text, gpu::platform_kind,
                                                           PORTILE_GPU_ARCHS);
 }
 
