@@ -1,6 +1,7 @@
 #include "problem_builder.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -60,6 +61,13 @@ void described_problem::read(const std::string& setting) {
   const field_info* f = op_.find(key);
   if (f && f->kind == field_kind::attribute) return problem_.set(key, value);
   if (op_.is_dimension(key)) return env_.bind(key, whole_number(key, value));
+  // m=4096 is as clear as M=4096, where one dimension has that letter.
+  std::vector<std::string> alike;
+  for (const std::string& d : op_.dimensions)
+    if (std::equal(d.begin(), d.end(), key.begin(), key.end(),
+                   [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); }))
+      alike.push_back(d);
+  if (alike.size() == 1) return env_.bind(alike[0], whole_number(key, value));
   std::string known;
   for (const std::string& d : op_.dimensions) known += " " + d;
   for (const field_info& a : op_.fields)

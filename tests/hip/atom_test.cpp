@@ -10,6 +10,7 @@
 #include <portile/core/numeric/e2m1.hpp>
 
 #include "backends/hip/mfma/lds.hpp"
+#include "backends/hip/mfma/order.hpp"
 #include "support/catch.hpp"
 
 using namespace portile;
@@ -131,5 +132,19 @@ TEST_CASE("LDS: chunks of a tile do not overlap, and lanes that go together use 
       for (int i = 0; i < 8; ++i) writes.push_back(chunk_at(row + 2 * chunk + i / 4, i % 4));
       CHECK(conflicts(reads) == 1);
       CHECK(conflicts(writes) == 1);
+    }
+}
+
+TEST_CASE("every tile has one block, and a chiplet's tiles are neighbours") {
+  for (int dies : {1, 8})
+    for (std::int64_t tiles : {1, 2, 7, 8, 9, 15, 16, 17, 63, 1000}) {
+      std::set<std::int64_t> taken;
+      for (std::int64_t work = 0; work < tiles; ++work) {
+        const std::int64_t tile = tile_of(work, tiles, dies);
+        CHECK((tile >= 0 && tile < tiles));
+        taken.insert(tile);
+        if (work >= dies) CHECK(tile == tile_of(work - dies, tiles, dies) + 1);
+      }
+      CHECK(taken.size() == static_cast<std::size_t>(tiles));
     }
 }

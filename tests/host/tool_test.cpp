@@ -115,6 +115,7 @@ TEST_CASE("portile without a subcommand, or with bad input, exits with 2") {
     CHECK(o.out.empty());
   }
   CHECK(has(portile_command("explain quant.per_token_cast num_tokens=4").err, "hidden_size=N"));
+  CHECK(has(portile_command("explain gemm.nt m=2 N=2 k=2 --device-model cpu").out, "chosen: reference"));
   CHECK(has(
       portile_command("explain quant.per_token_cast num_tokens=4 hidden_size=128 --device-model sm_91").err,
       "sm_90"));

@@ -21,8 +21,8 @@ struct tiled_product {
   template <class Block>
   static PORTILE_DEVICE void run(Block& block, const params& p) {
     for (std::int64_t work = block.index(); work < p.tiles; work += block.grid()) {
-      const std::int64_t col_tile = p.row_tiles.quotient(work);
-      const std::int64_t row0 = (work - col_tile * p.row_tiles.value()) * shape::rows,
+      const std::int64_t tile = Product::tile_of(work, p.tiles), col_tile = p.row_tiles.quotient(tile);
+      const std::int64_t row0 = (tile - col_tile * p.row_tiles.value()) * shape::rows,
                          col0 = col_tile * shape::cols;
       typename shape::sums sum;
       p.product(block, row0, col0, sum);

@@ -151,6 +151,8 @@ struct nt_product : nt_operands<A, B> {
   /// Bytes that aligned rows of the factors start at multiples of.
   static constexpr std::int64_t a_alignment = load_alignment<A, slice_values>(),
                                 b_alignment = load_alignment<B, slice_values>();
+  /// The tile that the work-th block takes.
+  static PORTILE_DEVICE std::int64_t tile_of(std::int64_t work, std::int64_t /*tiles*/) { return work; }
 
   /// The tile at (row0, col0).
   template <class Block>

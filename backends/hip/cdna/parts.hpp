@@ -3,6 +3,7 @@
 #include "backends/gpu/gemm/tile.hpp"
 #include "backends/hip/mfma/instruction.hpp"
 #include "backends/hip/mfma/lds.hpp"
+#include "backends/hip/mfma/order.hpp"
 
 namespace portile::hip {
 
@@ -27,9 +28,11 @@ constexpr bool compiling_for(std::string_view part) { return part == "gfx950"; }
 constexpr bool compiling_for(std::string_view) { return false; }
 #endif
 
-// How each part multiplies factors that the problem has as the argument's type.
+// How each part multiplies factors that the problem has as the argument's type, and how many chiplets share
+// its blocks.
 struct gfx90a {
   static constexpr const char* name = "gfx90a";
+  static constexpr int dies = 1;
   static recipe<bf16_32x32x8> for_factor(numeric::bf16);
   static recipe<f32_32x32x2> for_factor(float);
   static recipe<bf16_32x32x8> for_factor(
@@ -37,12 +40,14 @@ struct gfx90a {
 };
 struct gfx942 {
   static constexpr const char* name = "gfx942";
+  static constexpr int dies = 8;
   static recipe<bf16_32x32x8> for_factor(numeric::bf16);
   static recipe<xf32_32x32x4> for_factor(float);
   static recipe<fnuz_32x32x16, 4> for_factor(numeric::e4m3);  ///< both factors are half of what they were
 };
 struct gfx950 {
   static constexpr const char* name = "gfx950";
+  static constexpr int dies = 8;
   static recipe<bf16_32x32x16> for_factor(numeric::bf16);
   static recipe<f32_32x32x2> for_factor(float);
   static recipe<e4m3_32x32x16> for_factor(numeric::e4m3);

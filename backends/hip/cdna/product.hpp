@@ -96,6 +96,9 @@ struct matrix_product : gpu::nt_operands<A, B> {
   using atom = typename recipe::atom;
   static constexpr std::int64_t a_alignment = chunk_alignment<atom, A>(),
                                 b_alignment = chunk_alignment<atom, B>();
+  static PORTILE_DEVICE std::int64_t tile_of(std::int64_t work, std::int64_t tiles) {
+    return hip::tile_of(work, tiles, Part::dies);
+  }
 
   struct shape : wave_tiles<atom> {
     /// Blocks of b's scales that a step meets; a meets one.
