@@ -153,6 +153,22 @@ TEST_CASE("run takes the first implementation that accepts") {
   CHECK_HAS(explain_for(q, p).text(), "cuda.picky (fake): no: supports threw at times = 77");
 }
 
+TEST_CASE("two devices of different architecture in one process: each gets what it can run") {
+  device_memory m;
+  queue on0{gpu0}, on1{gpu1};
+  CHECK(std::string(gpu0.arch()) != std::string(gpu1.arch()));
+  const scale_rows p = make_problem(m, 2, 3);
+  scale_rows other = p;
+  other.x.device = other.out.device = gpu1;
+  for (int round = 0; round < 2; ++round) {  // the second one by the cached plans
+    CHECK(make_plan(on0, p).implementation() == "cuda.picky");
+    CHECK(make_plan(on1, other).implementation() == "cuda.plain");
+    run(on0, p);
+    run(on1, other);
+  }
+  CHECK_HAS(explain_for(on1, other).text(), "cuda.picky (fake): no: built for sm_90, the device is sm_80");
+}
+
 TEST_CASE("explain names every candidate, its reason and the one chosen") {
   device_memory m;
   queue q{gpu0};

@@ -1,6 +1,6 @@
-// A backend with two devices of kind cuda that are host memory. It keeps the promises of a device: its
-// allocations are told apart from the caller's memory, launches on a captured stream may not allocate or
-// wait, and every call is counted.
+// A backend with two devices of kind cuda, of different architecture, that are host memory. It keeps the
+// promises of a device: its allocations are told apart from the caller's memory, launches on a captured
+// stream may not allocate or wait, and every call is counted.
 #include "core/plugins/fake_gpu.hpp"
 
 #include <cstdlib>
@@ -94,8 +94,10 @@ constexpr portile_runtime runtime{
 
 // First choice: needs workspace, refuses many times.
 struct picky {
-  static plugin::verdict supports(const portile_device_info&, const scale_rows& p) {
+  static plugin::verdict supports(const portile_device_info& device, const scale_rows& p) {
     ++control.supports_calls;
+    if (std::strcmp(device.arch, "sm_90") != 0)
+      return plugin::refuse(std::string("built for sm_90, the device is ") + device.arch);
     if (p.mode == "host_only") return plugin::refuse("mode = 'host_only' is not for this device");
     if (p.times > 100) return plugin::refuse("times = " + std::to_string(p.times) + " is above 100");
     if (p.times == 77) throw std::runtime_error("supports threw at times = 77");
@@ -145,17 +147,19 @@ extern "C" __attribute__((visibility("default"))) std::int32_t portile_backend_e
     const portile_host* host, const portile_backend** out, char*, std::size_t) {
   using namespace portile;
   static portile_device_info devices[2];
+  const char* const archs[2] = {"sm_90", "sm_80"};
   for (int i = 0; i < 2; ++i) {
     devices[i] = {.kind = PORTILE_DEVICE_CUDA,
                   .ordinal = i,
                   .name = "fake device",
-                  .arch = "sm_90",
-                  .aspects = aspects_of_arch("sm_90"),
+                  .arch = "",
+                  .aspects = aspects_of_arch(archs[i]),
                   .memory = 1 << 30,
                   .num_sms = 16,
                   .wave_size = 32,
                   .max_shared = 1 << 16,
                   .max_threads = 1024};
+    std::strcpy(devices[i].arch, archs[i]);
   }
   static portile_backend table =
       plugin::make_backend("fake", "1", device_kind::cuda, test::list, std::size(test::list));
