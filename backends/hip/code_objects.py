@@ -140,23 +140,46 @@ def family(kernel):
     return re.split(r"[<,]", kernel)[0]
 
 
+def part_of(kernel):
+    """The part whose matrix instructions a kernel uses, if any."""
+    m = re.search(r"hip::(gfx\w+),", kernel)
+    return m.group(1) if m else None
+
+
+def waves(record):
+    """Waves that the registers of a SIMD hold: 512 in steps of 8 for CDNA (both kinds together), 1536 in steps of 24 for
+    gfx11's waves of 32."""
+    total, step, most = (512, 8, 8) if record["arch"].startswith("gfx9") else (1536, 24, 16)
+    return min(most, total // max(step, -(-record["vgpr"] // step) * step))
+
+
 def table(records):
     lines = ["# Kernels of the HIP plug-in, by their code objects", "",
-             "Compiled, never run. A row is a kernel class; its numbers are the largest of its instances. LDS is what the",
+             "Compiled, never run. A row of the second tables is a kernel class; its numbers are the worst of its instances. LDS is what the",
              "kernel declares: memory that a launch asks for is not in it. Command:",
-             "`python3 backends/hip/code_objects.py build-sid/lib/libportile_backend_hip.so --markdown FILE`.", ""]
+             "`python3 backends/hip/code_objects.py build-sid/lib/libportile_backend_hip.so --instructions --markdown FILE`.", ""]
     for arch in sorted({r["arch"] for r in records}):
         mine = [r for r in records if r["arch"] == arch]
         spilled = [r for r in mine if r["scratch"]]
-        lines += [f"## {arch}", "", f"{len(mine)} kernels, {len(spilled)} with scratch memory.", "",
-                  "| kernel | instances | threads | VGPR | AGPR | SGPR | LDS bytes | scratch bytes | VGPR spills | SGPR spills |",
-                  "|---|---|---|---|---|---|---|---|---|---|"]
+        lines += [f"## {arch}", "", f"{len(mine)} kernels, {len(spilled)} with scratch memory.", ""]
+        matrix = [r for r in mine if part_of(r["kernel"]) == arch]
+        if matrix:
+            lines += ["| kernel with matrix instructions | VGPR and AGPR | of them AGPR | waves a SIMD | scratch bytes | instructions |",
+                      "|---|---|---|---|---|---|"]
+            for r in matrix:
+                counts = ", ".join(f"{n} `{name}`" for name, n in sorted(r.get("instructions", {}).items()))
+                lines.append(f"| `{r['kernel'].strip()}` | {r['vgpr']} | {r['agpr']} | {waves(r)} | {r['scratch']} | {counts} |")
+            lines.append("")
+        lines += ["| kernel | instances | threads | VGPR | AGPR | SGPR | waves a SIMD | LDS bytes | scratch bytes | VGPR spills | SGPR spills |",
+                  "|---|---|---|---|---|---|---|---|---|---|---|"]
         groups = collections.defaultdict(list)
         for r in mine:
-            groups[family(r["kernel"])].append(r)
+            if not part_of(r["kernel"]):
+                groups[family(r["kernel"])].append(r)
         for name, group in sorted(groups.items()):
-            cells = [max(r[k] for r in group) for k in ("threads", "vgpr", "agpr", "sgpr", "lds", "scratch", "vgpr_spills",
-                                                        "sgpr_spills")]
+            cells = [max(r[k] for r in group) for k in ("threads", "vgpr", "agpr", "sgpr")]
+            cells += [min(waves(r) for r in group)]
+            cells += [max(r[k] for r in group) for k in ("lds", "scratch", "vgpr_spills", "sgpr_spills")]
             lines.append(f"| `{name}` | {len(group)} | " + " | ".join(map(str, cells)) + " |")
         lines.append("")
     return "\n".join(lines)
